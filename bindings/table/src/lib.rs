@@ -1,0 +1,86 @@
+//! The table of C functions that joins the TensorFlow op library to the one engine of the process.
+//!
+//! The Python module `foldcast._foldcast` owns the engine and fills a [`Table`]; the op library receives its
+//! address through its exported function `foldcast_tensorflow_attach`. Nothing here has code: only the layout
+//! that both sides share.
+#![forbid(unsafe_code)]
+
+use core::ffi::c_void;
+
+/// Layout version: both sides refuse another one.
+pub const TABLE_VERSION: u32 = 1;
+
+/// Name of the op library's exported function: `fn(table: *const Table) -> u32`, 0 if the table was accepted.
+pub const ATTACH_SYMBOL: &str = "foldcast_tensorflow_attach";
+
+/// The functions that the engine offers to the op library. Lives as long as the process.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Table {
+    /// [`TABLE_VERSION`].
+    pub version: u32,
+    /// Size of this struct in bytes.
+    pub size: u32,
+    /// Submits one allreduce. Never blocks. [`Call::done`] runs exactly once, on any thread, possibly before this
+    /// returns; until then input and output stay valid and untouched by the caller. The struct itself and its
+    /// strings are read only before this returns.
+    ///
+    /// # Safety
+    /// The pointers of the call must be as [`Call`] says.
+    pub submit: unsafe extern "C" fn(call: *const Call),
+}
+
+/// One allreduce.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Call {
+    /// Data type code: `foldcast::DataType::code`.
+    pub dtype: u32,
+    /// Reduction code: `foldcast::Reduction::code`.
+    pub reduction: u32,
+    /// Name of the group: UTF-8, not terminated.
+    pub group: *const u8,
+    /// Length of the group's name in bytes.
+    pub group_len: usize,
+    /// What calls of different ranks are matched by: UTF-8, not terminated.
+    pub tag: *const u8,
+    /// Length of the tag in bytes; 0 for an unnamed call, matched by its number.
+    pub tag_len: usize,
+    /// This rank's contribution. May be null if `bytes` is 0.
+    pub input: *const u8,
+    /// Where the result goes: equal to `input` or not overlapping with it. May be null if `bytes` is 0.
+    pub output: *mut u8,
+    /// Size of the input, and of the output, in bytes.
+    pub bytes: u64,
+    /// Handed to `done`.
+    pub user: *mut c_void,
+    /// Called once when the call has ended. `code` is a [`Code`]; `message` is UTF-8 of `message_len` bytes, valid
+    /// during the call only. No engine lock is held: it may submit again.
+    pub done: unsafe extern "C" fn(user: *mut c_void, code: u32, message: *const u8, message_len: usize),
+}
+
+/// How a call ended: one code for each error class.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// The result is there.
+    Ok = 0,
+    /// An argument is wrong.
+    InvalidArgument = 1,
+    /// This rank is not in the group.
+    NotInGroup = 2,
+    /// The ranks called with different things.
+    Mismatch = 3,
+    /// A rank died.
+    RankDied = 4,
+    /// The deadline passed.
+    Deadline = 5,
+    /// The group's epoch is over.
+    GroupAborted = 6,
+    /// The process is a forked child.
+    ForkedProcess = 7,
+    /// The communicator was shut down.
+    Closed = 8,
+    /// The system refused memory, descriptors or threads.
+    Resource = 9,
+}

@@ -1,0 +1,4 @@
+//! The command `foldcast`.
+#![forbid(unsafe_code)]
+
+fn main() {}

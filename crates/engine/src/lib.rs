@@ -1,0 +1,2 @@
+//! engine
+#![forbid(unsafe_code)]

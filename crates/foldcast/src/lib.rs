@@ -1,0 +1,2 @@
+//! foldcast
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! plan
+#![forbid(unsafe_code)]

@@ -1,0 +1,65 @@
+use core::ops::Range;
+
+/// The user's buffers of one call. The input is never written unless input and output are the same buffer.
+#[derive(Debug)]
+pub enum Buffers<'a> {
+    /// Input and output are different memory; both have the same length.
+    Separate {
+        /// This rank's contribution.
+        input: &'a [u8],
+        /// Where the result goes.
+        output: &'a mut [u8],
+    },
+    /// The result replaces the contribution.
+    InPlace(&'a mut [u8]),
+}
+
+impl Buffers<'_> {
+    /// Length of the input, and of the output, in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.input().len()
+    }
+
+    /// Whether there is nothing to reduce.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the result replaces the input.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        matches!(self, Buffers::InPlace(_))
+    }
+
+    /// The contribution of this rank.
+    #[must_use]
+    pub fn input(&self) -> &[u8] {
+        match self {
+            Buffers::Separate { input, .. } => input,
+            Buffers::InPlace(both) => both,
+        }
+    }
+
+    /// A part of the output.
+    ///
+    /// # Panics
+    /// If the range is not inside the output.
+    #[must_use]
+    pub fn output(&mut self, range: Range<usize>) -> &mut [u8] {
+        match self {
+            Buffers::Separate { output, .. } => &mut output[range],
+            Buffers::InPlace(both) => &mut both[range],
+        }
+    }
+
+    /// The same buffers for a shorter time.
+    #[must_use]
+    pub fn reborrow(&mut self) -> Buffers<'_> {
+        match self {
+            Buffers::Separate { input, output } => Buffers::Separate { input, output },
+            Buffers::InPlace(both) => Buffers::InPlace(both),
+        }
+    }
+}

@@ -1,0 +1,306 @@
+use core::fmt;
+use std::sync::Arc;
+
+use crate::dtype::{DataType, Reduction};
+use crate::rank::{GroupName, Rank};
+use crate::{Bytes, Elements};
+
+/// The kind of a collective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum OpKind {
+    /// Reduce over all ranks and give every rank the result.
+    AllReduce = 1,
+    /// Return when every rank has entered.
+    Barrier = 2,
+}
+
+impl OpKind {
+    const ALL: [OpKind; 2] = [OpKind::AllReduce, OpKind::Barrier];
+
+    /// The name that messages use.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            OpKind::AllReduce => "allreduce",
+            OpKind::Barrier => "barrier",
+        }
+    }
+
+    /// The stable number used on the wire.
+    #[must_use]
+    #[allow(clippy::as_conversions, reason = "a fieldless repr(u8) enum")]
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The kind with this [`code`](Self::code), if there is one.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<OpKind> {
+        Self::ALL.into_iter().find(|k| k.code() == code)
+    }
+}
+
+impl fmt::Display for OpKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What calls of different ranks are matched by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Tag {
+    /// The n-th unnamed call of its group, counted from 1.
+    Unnamed(u64),
+    /// A name that the caller gave.
+    Named(Arc<str>),
+}
+
+impl fmt::Display for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Tag::Unnamed(sequence) => write!(f, "#{sequence}"),
+            Tag::Named(name) => write!(f, "'{name}'"),
+        }
+    }
+}
+
+/// Who is in which call: the beginning of every message about a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallSite {
+    /// The rank that speaks.
+    pub rank: Rank,
+    /// What it does, such as `allreduce` or `init`.
+    pub op: &'static str,
+    /// Which call of that group; `None` for what is no call, such as `init`.
+    pub tag: Option<Tag>,
+    /// The group.
+    pub group: GroupName,
+}
+
+impl fmt::Display for CallSite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.rank, self.op)?;
+        if let Some(tag) = &self.tag {
+            write!(f, " {tag}")?;
+        }
+        write!(f, " on group '{}'", self.group)
+    }
+}
+
+/// What a call must agree on between the ranks of its group.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Fingerprint {
+    /// Kind of the collective.
+    pub kind: OpKind,
+    /// Type of the elements.
+    pub dtype: DataType,
+    /// How they are combined.
+    pub reduction: Reduction,
+    /// Number of elements.
+    pub count: Elements,
+    /// Generation of the group.
+    pub epoch: u64,
+    /// Identity of the plan that the rank chose.
+    pub plan: u64,
+    /// Digest of the settings that must agree.
+    pub settings: u64,
+    /// The name, for named calls; empty for unnamed ones.
+    pub name: Arc<str>,
+}
+
+/// Why bytes are no [`Fingerprint`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DecodeError;
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the bytes are no fingerprint of this version")
+    }
+}
+
+const FIXED_BYTES: usize = 40;
+
+impl Fingerprint {
+    /// Room that [`encode`](Self::encode) needs at most.
+    pub const MAX_ENCODED_BYTES: usize = 256;
+
+    const MAX_NAME_BYTES: usize = Self::MAX_ENCODED_BYTES - FIXED_BYTES;
+
+    /// The fields as bytes; a name that does not fit is cut at the end (its full text is in the [`hash`](Self::hash)).
+    #[must_use]
+    #[allow(clippy::as_conversions, reason = "a length below 256")]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut end = self.name.len().min(Self::MAX_NAME_BYTES);
+        while !self.name.is_char_boundary(end) {
+            end -= 1;
+        }
+        let mut bytes = Vec::with_capacity(FIXED_BYTES + end);
+        bytes.extend([self.kind.code(), self.dtype.code(), self.reduction.code(), end as u8]);
+        bytes.extend([0; 4]);
+        for field in [self.count.0, self.epoch, self.plan, self.settings] {
+            bytes.extend(field.to_le_bytes());
+        }
+        bytes.extend(&self.name.as_bytes()[..end]);
+        bytes
+    }
+
+    /// The fields from bytes that another rank wrote.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if the bytes are too short, hold an unknown code, or a name that is no UTF-8.
+    pub fn decode(bytes: &[u8]) -> Result<Fingerprint, DecodeError> {
+        let fixed = bytes.get(..FIXED_BYTES).ok_or(DecodeError)?;
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&fixed[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        let name = bytes.get(FIXED_BYTES..FIXED_BYTES + usize::from(fixed[3])).ok_or(DecodeError)?;
+        Ok(Fingerprint {
+            kind: OpKind::from_code(fixed[0]).ok_or(DecodeError)?,
+            dtype: DataType::from_code(fixed[1]).ok_or(DecodeError)?,
+            reduction: Reduction::from_code(fixed[2]).ok_or(DecodeError)?,
+            count: Elements(word(8)),
+            epoch: word(16),
+            plan: word(24),
+            settings: word(32),
+            name: core::str::from_utf8(name).map_err(|_| DecodeError)?.into(),
+        })
+    }
+
+    /// A 64-bit digest of all fields, the same on every rank and every build.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        let codes = [self.kind.code(), self.dtype.code(), self.reduction.code(), 0];
+        let words = [self.count.0, self.epoch, self.plan, self.settings];
+        let mut hash = mix(0x666f_6c64, u64::from(u32::from_le_bytes(codes)));
+        for word in words {
+            hash = mix(hash, word);
+        }
+        digest(hash, self.name.as_bytes())
+    }
+
+    /// The fields in which `self` and `other` differ: name of the field, own value, the other's value.
+    #[must_use]
+    pub fn differences(&self, other: &Fingerprint) -> Vec<(&'static str, String, String)> {
+        let size = |f: &Fingerprint| {
+            let bytes = f.count.0.saturating_mul(u64::try_from(f.dtype.size()).unwrap_or(u64::MAX));
+            format!("{} elements ({})", f.count, Bytes(bytes))
+        };
+        let pairs = [
+            ("kind", self.kind.to_string(), other.kind.to_string()),
+            ("dtype", self.dtype.to_string(), other.dtype.to_string()),
+            ("reduction", self.reduction.to_string(), other.reduction.to_string()),
+            ("name", self.name.to_string(), other.name.to_string()),
+            ("group epoch", self.epoch.to_string(), other.epoch.to_string()),
+            ("settings", format!("{:016x}", self.settings), format!("{:016x}", other.settings)),
+        ];
+        let mut found: Vec<_> = pairs.into_iter().filter(|(_, own, others)| own != others).collect();
+        if self.count != other.count {
+            let at = found.iter().position(|(field, ..)| *field == "name").unwrap_or(found.len());
+            found.insert(at, ("count", size(self), size(other)));
+        }
+        // The plan follows from the other fields: it is worth a word only when nothing else differs.
+        if found.is_empty() && self.plan != other.plan {
+            found.push(("plan", format!("{:016x}", self.plan), format!("{:016x}", other.plan)));
+        }
+        found
+    }
+}
+
+/// One round of a multiply-and-fold mixer (the finaliser of splitmix64, after Steele, Lea and Flood, 2014).
+fn mix(hash: u64, word: u64) -> u64 {
+    let mut z = (hash ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Digest of bytes, length included, that does not depend on the build or the machine.
+#[must_use]
+pub fn digest(seed: u64, bytes: &[u8]) -> u64 {
+    let mut hash = mix(seed, u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+    for chunk in bytes.chunks(8) {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        hash = mix(hash, u64::from_le_bytes(word));
+    }
+    hash
+}
+
+impl Tag {
+    /// 128-bit identity of the `uses`-th call with this name, the same on every rank.
+    #[must_use]
+    pub fn identity(name: &str, uses: u64) -> u128 {
+        let low = digest(mix(1, uses), name.as_bytes());
+        let high = digest(mix(2, uses), name.as_bytes());
+        u128::from(high) << 64 | u128::from(low)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Fingerprint {
+        Fingerprint {
+            kind: OpKind::AllReduce,
+            dtype: DataType::Float32,
+            reduction: Reduction::Sum,
+            count: Elements(4),
+            epoch: 2,
+            plan: 77,
+            settings: 5,
+            name: "grad/Wé".into(),
+        }
+    }
+
+    #[test]
+    fn encoding_round_trips() {
+        assert_eq!(Fingerprint::decode(&sample().encode()), Ok(sample()));
+    }
+
+    #[test]
+    fn a_long_name_is_cut_but_hashed_whole() {
+        let long = |end: char| Fingerprint { name: format!("{}{end}", "é".repeat(200)).into(), ..sample() };
+        assert!(long('a').encode().len() <= Fingerprint::MAX_ENCODED_BYTES);
+        assert!(Fingerprint::decode(&long('a').encode()).is_ok());
+        assert_ne!(long('a').hash(), long('b').hash());
+    }
+
+    #[test]
+    fn decode_refuses_what_it_does_not_know() {
+        let good = sample().encode();
+        for cut in 0..good.len() {
+            assert_eq!(Fingerprint::decode(&good[..cut]), Err(DecodeError));
+        }
+        for at in 0..3 {
+            let mut bad = good.clone();
+            bad[at] = 99;
+            assert_eq!(Fingerprint::decode(&bad), Err(DecodeError));
+        }
+    }
+
+    #[test]
+    fn every_field_changes_the_hash_and_is_named() {
+        let base = sample();
+        let changed = [
+            ("kind", Fingerprint { kind: OpKind::Barrier, ..sample() }),
+            ("dtype", Fingerprint { dtype: DataType::Int32, ..sample() }),
+            ("reduction", Fingerprint { reduction: Reduction::Max, ..sample() }),
+            ("count", Fingerprint { count: Elements(3), ..sample() }),
+            ("group epoch", Fingerprint { epoch: 3, ..sample() }),
+            ("plan", Fingerprint { plan: 78, ..sample() }),
+            ("settings", Fingerprint { settings: 6, ..sample() }),
+            ("name", Fingerprint { name: "other".into(), ..sample() }),
+        ];
+        for (field, other) in changed {
+            assert_ne!(base.hash(), other.hash(), "{field}");
+            let found = base.differences(&other);
+            assert_eq!(found.len(), 1, "{field}: {found:?}");
+            assert_eq!(found[0].0, field);
+        }
+        assert!(base.differences(&sample()).is_empty());
+    }
+}

@@ -1,0 +1,186 @@
+//! The traits behind which shared memory, other processes and time stand.
+//!
+//! The engine is written against these traits only. A group of `size` ranks sees its members as indices
+//! `0..size` (group ranks); the shared-memory crate, and simulated worlds, implement the traits.
+//!
+//! # The areas of a group's window
+//! There are two [`Channel`]s, one for unnamed and one for named calls, each with areas of its own:
+//!
+//! * **Slots**: a header (sequence and fingerprint hash) and a small payload. Rank `r` writes the slot of call
+//!   `s` once, before it publishes the header; everybody may read it until that rank publishes header `s + 2`.
+//!   For two ranks, the two slots change hands: rank `r` writes cell `(r + s) & 1`. For more, each rank has two
+//!   cells of its own, used in turn.
+//! * **Pair buffers**, for hand-over between two ranks: in use `u`, `pair(writer, reader, u)` and
+//!   `pair(reader, writer, u)` are the two sides of one pair of buffers, and the sides change with each use of
+//!   the same place. A rank therefore only ever writes a buffer that it has itself finished reading.
+//! * **Gather buffers**: written by their owner, read by everybody; two of them, used in turn.
+//! * **Counters**: monotonic, written by their owner only.
+
+use core::time::Duration;
+
+use crate::call::{DecodeError, Fingerprint};
+use crate::error::{Cause, Ending};
+
+/// Which of a group's two sets of buffers a call uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Channel {
+    /// Unnamed calls, in the order of their numbers.
+    Unnamed,
+    /// Named calls, in the published order.
+    Named,
+}
+
+/// A rank's monotonic counters of one channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Counter {
+    /// Rounds whose hand-over buffers this rank has filled.
+    Staged,
+    /// Rounds whose gather buffer this rank has filled.
+    Folded,
+    /// Sequence of the last call whose mismatch this rank has seen on every rank.
+    Verdict,
+    /// Entries of the published order that this rank has taken over (channel `Named`).
+    Taken,
+}
+
+/// Sizes of a group's areas. Equal on all ranks of a group: part of what its first member hands out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Geometry {
+    /// Ranks of the group on this host.
+    pub ranks: usize,
+    /// Payload bytes of a slot.
+    pub slot_bytes: usize,
+    /// Bytes of a pair buffer and of a gather buffer.
+    pub chunk_bytes: usize,
+    /// Pair buffers per pair of ranks and side, used in turn.
+    pub pair_depth: usize,
+}
+
+impl Geometry {
+    /// The areas of a group of this many ranks.
+    #[must_use]
+    pub const fn of(ranks: usize) -> Geometry {
+        if ranks <= 2 {
+            Geometry { ranks, slot_bytes: 32 << 10, chunk_bytes: 64 << 10, pair_depth: 4 }
+        } else {
+            Geometry { ranks, slot_bytes: 4 << 10, chunk_bytes: 64 << 10, pair_depth: 1 }
+        }
+    }
+}
+
+/// One entry of a rank's list of submitted named calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Announcement {
+    /// Identity of name and use, see [`Tag::identity`](crate::Tag::identity).
+    pub identity: u128,
+}
+
+/// A rank's view of the memory that it shares with the other ranks of one group.
+///
+/// Everything that is read through it was written by other processes: implementors bound every length, and callers
+/// treat every value as data that may be wrong.
+pub trait Windows {
+    /// A piece of shared memory.
+    type View<'a>: Copy
+    where
+        Self: 'a;
+
+    /// This rank's index in the group.
+    fn rank(&self) -> usize;
+
+    /// The areas' sizes; `geometry().ranks` is the size of the group.
+    fn geometry(&self) -> Geometry;
+
+    /// Publishes the header of call `sequence`: whoever sees it sees all that this rank wrote before.
+    fn publish_header(&self, channel: Channel, sequence: u64, hash: u64);
+
+    /// The fingerprint hash in the header of call `sequence` of rank `owner`, if that is the header there now.
+    fn header(&self, channel: Channel, owner: usize, sequence: u64) -> Option<u64>;
+
+    /// The first `len` payload bytes of the slot of call `sequence` of rank `owner`. The place depends on `len`
+    /// (up to 48 bytes lie in the header's own cache line), so writer and reader give the same `len`.
+    ///
+    /// # Panics
+    /// If `len` is more than `geometry().slot_bytes`.
+    fn slot(&self, channel: Channel, owner: usize, sequence: u64, len: usize) -> Self::View<'_>;
+
+    /// The first `len` bytes of the hand-over buffer that `writer` fills for `reader` in use `turn`.
+    ///
+    /// # Panics
+    /// If `len` is more than `geometry().chunk_bytes`, or writer and reader are the same.
+    fn pair(&self, channel: Channel, writer: usize, reader: usize, turn: u64, len: usize) -> Self::View<'_>;
+
+    /// The first `len` bytes of the gather buffer of rank `owner` in use `turn`.
+    ///
+    /// # Panics
+    /// If `len` is more than `geometry().chunk_bytes`.
+    fn gather(&self, channel: Channel, owner: usize, turn: u64, len: usize) -> Self::View<'_>;
+
+    /// A counter of rank `owner`: whoever sees a value sees all that the owner wrote before publishing it.
+    fn counter(&self, channel: Channel, owner: usize, counter: Counter) -> u64;
+
+    /// Sets one of this rank's own counters.
+    fn publish(&self, channel: Channel, counter: Counter, value: u64);
+
+    /// Wakes the ranks of the group that sleep. What was published before is visible to whoever wakes, or
+    /// goes to sleep later. Cheap if nobody sleeps.
+    fn wake(&self);
+
+    /// Writes this rank's full fingerprint, before the header whose hash it explains.
+    fn describe(&self, channel: Channel, fingerprint: &Fingerprint);
+
+    /// The full fingerprint that rank `owner` wrote last.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if the bytes there are none.
+    fn description(&self, channel: Channel, owner: usize) -> Result<Fingerprint, DecodeError>;
+
+    /// Number of named calls that rank `owner` has announced.
+    fn announced(&self, owner: usize) -> u64;
+
+    /// Announces a named call of this rank; `false` if the list is full until the first rank has read more of it.
+    fn announce(&self, announcement: Announcement) -> bool;
+
+    /// The `index`-th announcement of rank `owner`, if it is still in the list.
+    fn announcement(&self, owner: usize, index: u64) -> Option<Announcement>;
+
+    /// Group rank 0 only: says that it has read the announcements of rank `owner` below `index`.
+    fn release_announcements(&self, owner: usize, index: u64);
+
+    /// Number of entries of the order of named calls that group rank 0 has published.
+    fn ordered(&self) -> u64;
+
+    /// Group rank 0 only: appends to the order; `false` if the list is full until all ranks have taken more of it
+    /// ([`Counter::Taken`]).
+    fn append_order(&self, identity: u128) -> bool;
+
+    /// The `index`-th entry of the order, if it is published and still in the list.
+    fn order(&self, index: u64) -> Option<u128>;
+
+    /// Ends the epoch of the group on all ranks. The first cause that a rank gives stays.
+    fn abort(&self, cause: &Cause);
+
+    /// Why the group's epoch ended, if it did: the first cause found over the ranks.
+    fn aborted(&self) -> Option<Cause>;
+}
+
+/// What is known of another rank of the group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It lives, or nothing else is known.
+    Alive,
+    /// It will do nothing more, and this is how it ended.
+    Gone(Ending),
+}
+
+/// What is known of the processes behind a group's ranks.
+pub trait Peers {
+    /// The fate of the group's rank `index`. Once `Gone`, all that it ever wrote is visible.
+    fn fate(&self, index: usize) -> Fate;
+}
+
+/// Time since some fixed moment of this process.
+pub trait Clock {
+    /// Now.
+    fn now(&self) -> Duration;
+}
