@@ -1,0 +1,112 @@
+use types::OpKind;
+use types::transport::Geometry;
+
+use crate::algorithms::{ALGORITHMS, Algorithm};
+use crate::cost::Constants;
+use crate::step::Step;
+
+/// All that a plan depends on besides the rank. Equal on all ranks of a call that is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// Kind of the collective.
+    pub kind: OpKind,
+    /// Number of ranks of the group.
+    pub ranks: usize,
+    /// Bytes of the input, a multiple of `element`; 0 for a barrier.
+    pub bytes: usize,
+    /// Bytes of one element, at least 1.
+    pub element: usize,
+    /// The group's areas.
+    pub geometry: Geometry,
+}
+
+impl Shape {
+    /// An allreduce over the areas that a group of this many ranks has by default.
+    #[must_use]
+    pub const fn all_reduce(ranks: usize, bytes: usize, element: usize) -> Shape {
+        Shape { kind: OpKind::AllReduce, ranks, bytes, element, geometry: Geometry::of(ranks) }
+    }
+
+    /// A barrier over the areas that a group of this many ranks has by default.
+    #[must_use]
+    pub const fn barrier(ranks: usize) -> Shape {
+        Shape { kind: OpKind::Barrier, ranks, bytes: 0, element: 1, geometry: Geometry::of(ranks) }
+    }
+
+    /// Bytes of a full chunk: what fits a pair or gather buffer without cutting a cache line or, where buffers are
+    /// smaller than that, an element.
+    pub(crate) fn chunk(&self) -> usize {
+        let whole = |unit: usize| self.geometry.chunk_bytes / unit * unit;
+        whole(self.unit()).max(whole(self.element))
+    }
+
+    /// The smallest number of bytes that is whole cache lines (of 64 bytes) and whole elements.
+    pub(crate) fn unit(&self) -> usize {
+        let line = 64_usize;
+        (1..=line).map(|n| n * self.element).find(|bytes| bytes.is_multiple_of(line)).unwrap_or(line * self.element)
+    }
+}
+
+/// What one rank does in one call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Name of the algorithm.
+    pub algorithm: &'static str,
+    /// Digest of algorithm, geometry and shape: equal on all ranks that chose the same plan.
+    pub id: u64,
+    /// By how much the channel's use count grows when the call succeeds. After a mismatch it stays.
+    pub rounds: u64,
+    /// What the rank does, in order.
+    pub steps: Vec<Step>,
+    /// What the plan is for.
+    pub shape: Shape,
+}
+
+/// The cheapest algorithm for this shape, with the default [`Constants`].
+#[must_use]
+pub fn select(shape: &Shape) -> &'static dyn Algorithm {
+    select_with(shape, &Constants::default())
+}
+
+/// The cheapest algorithm for this shape. All ranks of a group must use the same constants.
+///
+/// # Panics
+/// If `shape.ranks` is 0: for every other shape there is an algorithm.
+#[must_use]
+pub fn select_with(shape: &Shape, constants: &Constants) -> &'static dyn Algorithm {
+    ALGORITHMS
+        .iter()
+        .copied()
+        .filter(|algorithm| algorithm.applies(shape))
+        .min_by(|a, b| a.cost(shape, constants).total_cmp(&b.cost(shape, constants)))
+        .expect("a group has at least one rank, and for each number of ranks one algorithm takes every size")
+}
+
+/// The plan of one rank by the selected algorithm.
+#[must_use]
+pub fn plan(shape: &Shape, rank: usize) -> Plan {
+    plan_with(select(shape), shape, rank)
+}
+
+/// The plan of one rank by a given algorithm, which must [apply](Algorithm::applies) to the shape.
+#[must_use]
+pub fn plan_with(algorithm: &dyn Algorithm, shape: &Shape, rank: usize) -> Plan {
+    Plan {
+        algorithm: algorithm.name(),
+        id: id(algorithm.name(), shape),
+        rounds: algorithm.rounds(shape),
+        steps: algorithm.steps(shape, rank),
+        shape: *shape,
+    }
+}
+
+fn id(algorithm: &str, shape: &Shape) -> u64 {
+    let Geometry { ranks, slot_bytes, chunk_bytes, pair_depth } = shape.geometry;
+    let sizes = [shape.ranks, shape.bytes, shape.element, ranks, slot_bytes, chunk_bytes, pair_depth];
+    let mut bytes = vec![shape.kind.code()];
+    for size in sizes {
+        bytes.extend(u64::try_from(size).unwrap_or(u64::MAX).to_le_bytes());
+    }
+    bytes.extend(algorithm.as_bytes());
+    types::digest(0x706c_616e, &bytes)
+}

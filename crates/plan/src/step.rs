@@ -1,0 +1,96 @@
+use types::transport::Counter;
+
+/// Bytes of the user's buffers: offsets into input and output.
+pub type Span = core::ops::Range<usize>;
+
+/// A piece of shared memory, as seen by the rank that writes it. Rounds count from 0 within the call; the engine adds
+/// the channel's use count, which gives the `turn` of pair and gather buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// The writer's own slot of this call.
+    Slot,
+    /// The hand-over buffer from the writer to `reader`.
+    Pair {
+        /// The one rank that reads it.
+        reader: usize,
+        /// Round of the call.
+        round: u64,
+    },
+    /// The writer's gather buffer.
+    Gather {
+        /// Round of the call.
+        round: u64,
+    },
+}
+
+/// What a [`Step::Fold`] folds. The canonical tree over group ranks is the order, whatever the source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sources {
+    /// The own input alone: a group of one.
+    Own,
+    /// The own input, and every other rank's slot. The span is the whole payload.
+    Slots,
+    /// The own input, and the hand-over buffer from every other rank to this one.
+    Pairs {
+        /// Round of the call.
+        round: u64,
+    },
+}
+
+/// One step of a rank's plan. Steps run in order; only [`Meet`](Step::Meet) and [`Await`](Step::Await) wait.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// Copies `input[span]` to the beginning of a place.
+    Stage {
+        /// What is copied.
+        span: Span,
+        /// Where to.
+        to: Place,
+    },
+    /// Publishes the header of this call: whoever sees it sees all that this rank wrote before.
+    Announce,
+    /// Waits for every rank's header of this call, and compares them. Nothing counts before.
+    Meet,
+    /// Sets the own counter to `use count + round + 1`: whoever sees it sees all that this rank wrote before.
+    Publish {
+        /// Which counter.
+        counter: Counter,
+        /// Round of the call.
+        round: u64,
+    },
+    /// Waits until that counter of every other rank is at least `use count + round + 1`.
+    Await {
+        /// Which counter.
+        counter: Counter,
+        /// Round of the call.
+        round: u64,
+    },
+    /// `output[span]` = the canonical tree over all ranks' sources.
+    Fold {
+        /// What is written; each source holds it from its beginning.
+        span: Span,
+        /// What is folded.
+        sources: Sources,
+        /// A second place that receives the result, from its beginning.
+        also: Option<Place>,
+    },
+    /// For two ranks: `output[span]` = the own input and the other rank's hand-over buffer of `round`; in the same
+    /// loop, `input[stage.0]` goes to the own hand-over buffer of round `stage.1`.
+    FoldAndStage {
+        /// What is written.
+        span: Span,
+        /// Round of the hand-over buffer that is folded.
+        round: u64,
+        /// What is staged for a later round, if anything is left.
+        stage: Option<(Span, u64)>,
+    },
+    /// `output[span]` = the gather buffer of rank `from`.
+    Collect {
+        /// What is written.
+        span: Span,
+        /// Whose gather buffer.
+        from: usize,
+        /// Round of the call.
+        round: u64,
+    },
+}

@@ -1,0 +1,1 @@
+//! The proof that plans are right.
