@@ -1,1 +1,2 @@
 //! shm
+pub mod launcher;
