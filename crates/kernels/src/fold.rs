@@ -1,0 +1,251 @@
+use core::ops::Range;
+use core::ptr;
+
+use types::{Buffers, DataType, Reduction};
+
+use crate::dispatch::{self, Kernel, Level, LevelError};
+use crate::environment::Environment;
+use crate::generic::{FoldJob, StageJob};
+use crate::shared::SharedBytes;
+
+/// Where one rank's contribution to a fold is.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// This rank's own input, at the span of the fold.
+    Own,
+    /// Another rank's bytes (or this one's, staged); as long as the span.
+    Shared(SharedBytes<'a>),
+}
+
+/// What the caller knows about the memory. No hint changes a result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hints {
+    /// The output will not fit the cache: write it past the cache (non-temporal stores). Out of place only, in place
+    /// it is ignored: the lines are in the cache already. Call [`finish_streaming`](crate::finish_streaming) before
+    /// telling another thread or process about the output.
+    pub streaming: bool,
+    /// This rank is the next to write the shared sources: fetch their cache lines for writing, so that they change
+    /// cores once and not twice.
+    pub take_ownership: bool,
+}
+
+/// The fold of one data type by one reduction.
+#[derive(Clone, Copy, Debug)]
+pub struct Fold {
+    dtype: DataType,
+    reduction: Reduction,
+    kernel: &'static Kernel,
+}
+
+/// Up to this many sources are folded without an allocation.
+const FEW: usize = 8;
+
+impl Fold {
+    /// The fold on the instruction set that [`dispatch`](crate::dispatch()) chose.
+    #[must_use]
+    pub fn new(dtype: DataType, reduction: Reduction) -> Fold {
+        Fold {
+            dtype,
+            reduction,
+            kernel: dispatch::table().kernel(dtype, reduction),
+        }
+    }
+
+    /// The fold on a given instruction set, whatever `dispatch` chose: for tests and benchmarks.
+    ///
+    /// # Errors
+    /// If this machine does not have it.
+    pub fn with_level(
+        dtype: DataType,
+        reduction: Reduction,
+        level: Level,
+    ) -> Result<Fold, LevelError> {
+        Ok(Fold {
+            dtype,
+            reduction,
+            kernel: dispatch::table_of(level)?.kernel(dtype, reduction),
+        })
+    }
+
+    /// The type of the elements.
+    #[must_use]
+    pub const fn dtype(self) -> DataType {
+        self.dtype
+    }
+
+    /// How elements are combined.
+    #[must_use]
+    pub const fn reduction(self) -> Reduction {
+        self.reduction
+    }
+
+    /// Writes the fold of the sources, which stand in rank order, to the output at `span` (in bytes), and to `also`
+    /// if that is given. With one source the result is that source with its NaNs made canonical.
+    ///
+    /// `also` may be one of the sources; otherwise it must not overlap them.
+    ///
+    /// # Panics
+    /// If there is no source, the span is not inside the buffers or not a whole number of elements, or a shared
+    /// source or `also` is not as long as the span.
+    pub fn fold(
+        self,
+        buffers: &mut Buffers<'_>,
+        span: Range<usize>,
+        sources: &[Source<'_>],
+        also: Option<SharedBytes<'_>>,
+        hints: Hints,
+    ) {
+        assert!(!sources.is_empty(), "a fold needs at least one source");
+        let ends = Ends::of(buffers, &span, self.dtype);
+        let len = span.end - span.start;
+        if let Some(also) = also {
+            assert!(
+                also.len() == len,
+                "a second output of {} bytes for a span of {len}",
+                also.len()
+            );
+        }
+        let job = FoldJob {
+            output: ends.output,
+            also: also.map_or(ptr::null_mut(), SharedBytes::as_ptr),
+            own: ends.input,
+            len,
+            streaming: hints.streaming && !ends.in_place,
+            take_ownership: hints.take_ownership,
+        };
+        let pointer = |source: &Source<'_>| match source {
+            Source::Own => ends.input,
+            Source::Shared(bytes) => {
+                assert!(
+                    bytes.len() == len,
+                    "a source of {} bytes for a span of {len}",
+                    bytes.len()
+                );
+                bytes.as_ptr().cast_const()
+            }
+        };
+        let _environment = Environment::enter(self.dtype);
+        if sources.len() <= FEW {
+            let mut few = [ptr::null(); FEW];
+            for (at, source) in few.iter_mut().zip(sources) {
+                *at = pointer(source);
+            }
+            // SAFETY: `Ends::of` and the assertions above prove that the output, `also` and every source have `len`
+            // bytes; the kernel is of a table whose instruction set this machine has (see `dispatch`).
+            unsafe { (self.kernel.fold)(&job, &few[..sources.len()]) }
+        } else {
+            let many: Vec<_> = sources.iter().map(pointer).collect();
+            // SAFETY: as above.
+            unsafe { (self.kernel.fold)(&job, &many) }
+        }
+    }
+
+    /// For two ranks: writes `own op peer` (or `peer op own` unless `own_first`) to the output at `span`, and in the
+    /// same loop copies the input at the stage's span to the stage. Does what [`fold`](Self::fold) and
+    /// [`copy_in`](crate::copy_in) would do one after the other, but the two kinds of traffic overlap.
+    ///
+    /// # Panics
+    /// As `fold`; and if the stage is not as long as its span, or its span overlaps `span` in place.
+    pub fn fold_and_stage(
+        self,
+        buffers: &mut Buffers<'_>,
+        span: Range<usize>,
+        peer: SharedBytes<'_>,
+        own_first: bool,
+        stage: Option<(Range<usize>, SharedBytes<'_>)>,
+        hints: Hints,
+    ) {
+        let len = span.end.saturating_sub(span.start);
+        assert!(
+            peer.len() == len,
+            "a source of {} bytes for a span of {len}",
+            peer.len()
+        );
+        let (next, stage, stage_len) = match stage {
+            Some((from, to)) => {
+                let apart = from.start >= span.end || from.end <= span.start;
+                assert!(
+                    apart || !buffers.is_in_place(),
+                    "in place, {from:?} is staged while {span:?} is folded"
+                );
+                let staged = from.end.saturating_sub(from.start);
+                assert!(
+                    to.len() == staged,
+                    "a stage of {} bytes for a span of {staged}",
+                    to.len()
+                );
+                (
+                    Ends::of(buffers, &from, self.dtype).input,
+                    to.as_ptr(),
+                    staged,
+                )
+            }
+            None => (ptr::null(), ptr::null_mut(), 0),
+        };
+        // The pointers of the stage were taken first and are of the same borrow in place, see `Ends::of`.
+        let ends = Ends::of(buffers, &span, self.dtype);
+        let shared = peer.as_ptr().cast_const();
+        let job = StageJob {
+            fold: FoldJob {
+                output: ends.output,
+                also: ptr::null_mut(),
+                own: ends.input,
+                len,
+                streaming: hints.streaming && !ends.in_place,
+                take_ownership: hints.take_ownership,
+            },
+            sources: if own_first {
+                [ends.input, shared]
+            } else {
+                [shared, ends.input]
+            },
+            next,
+            stage,
+            stage_len,
+        };
+        let _environment = Environment::enter(self.dtype);
+        // SAFETY: `Ends::of` and the assertions above prove the lengths; the kernel is of a table whose instruction
+        // set this machine has (see `dispatch`).
+        unsafe { (self.kernel.fold_and_stage)(&job) }
+    }
+}
+
+/// A span of the buffers as pointers.
+struct Ends {
+    input: *const u8,
+    output: *mut u8,
+    in_place: bool,
+}
+
+impl Ends {
+    fn of(buffers: &mut Buffers<'_>, span: &Range<usize>, dtype: DataType) -> Ends {
+        let len = span.end.saturating_sub(span.start);
+        assert!(
+            len.is_multiple_of(dtype.size()),
+            "{len} bytes are no whole number of {dtype} elements"
+        );
+        match buffers {
+            Buffers::Separate { input, output } => Ends {
+                input: input[span.clone()].as_ptr(),
+                output: output[span.clone()].as_mut_ptr(),
+                in_place: false,
+            },
+            Buffers::InPlace(both) => {
+                assert!(
+                    span.start <= span.end && span.end <= both.len(),
+                    "{span:?} is outside of {}",
+                    both.len()
+                );
+                // From the pointer to the whole buffer, so that the pointers to two spans may be used in turn.
+                let whole = both.as_mut_ptr();
+                // SAFETY: `start <= both.len()`.
+                let output = unsafe { whole.add(span.start) };
+                Ends {
+                    input: output,
+                    output,
+                    in_place: true,
+                }
+            }
+        }
+    }
+}
