@@ -1,0 +1,42 @@
+"""The example of the documentation page of `hccl_ops.allreduce`, as it stands there, run in a Session on every rank and checked.
+
+    foldcast run -n 4 python examples/allreduce_page.py
+
+Each rank makes a random tensor and gets the sum of all. To check it, every rank collects what the others gave. Prints one line
+a rank; a wrong sum is an error.
+"""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import foldcast
+
+tf.disable_eager_execution()
+
+from npu_bridge.hccl import hccl_ops
+tensor = tf.random_uniform((1, 3), minval=1, maxval=10, dtype=tf.float32)
+result = hccl_ops.allreduce(tensor, "sum")
+
+with tf.Session() as session:
+    given, received = session.run([tensor, result])
+
+# Row r of `inputs` is what rank r gave: every other rank adds zeros to it.
+inputs = np.zeros((foldcast.size(), 3), np.float32)
+inputs[foldcast.rank()] = given
+inputs = foldcast.allreduce(inputs, "sum")
+
+expected = inputs.astype(np.float64).sum(axis=0, keepdims=True)
+right = received.shape == given.shape and np.allclose(received, expected, rtol=1e-6, atol=0)
+alike = np.array_equal(foldcast.allreduce(received, "max"), foldcast.allreduce(received, "min"))
+print(
+    "rank {} of {}: gave {}, received {}: {}".format(
+        foldcast.rank(),
+        foldcast.size(),
+        given.tolist(),
+        received.tolist(),
+        "the sum over all ranks, the same on each" if right and alike else "WRONG, the sum is {}".format(expected.tolist()),
+    ),
+    flush=True,
+)
+if not (right and alike):
+    raise SystemExit(1)

@@ -1,0 +1,1 @@
+"""Groups and ranks: see `hccl.manage.api`."""

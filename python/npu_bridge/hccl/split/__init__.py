@@ -1,0 +1,1 @@
+"""Gradient split strategies: see `hccl.split.api`."""

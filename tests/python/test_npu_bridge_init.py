@@ -1,0 +1,143 @@
+"""npu_bridge.npu_init and what it gathers: configurations, and the ops and functions that start and end the system."""
+
+import ast
+import pathlib
+
+SOURCES = pathlib.Path(__file__).parents[2] / "python" / "npu_bridge"
+
+
+def names_body(rank, size):
+    import tensorflow
+
+    eager = tensorflow.executing_eagerly()
+    scope = {}
+    exec("import tensorflow as tf\nfrom npu_bridge.npu_init import *", scope)
+    assert tensorflow.executing_eagerly() == eager, "the import changes no setting"
+
+    expected = """RewriterConfig close_session config_pb2 create_group destroy_group get_group_rank_from_world_rank get_local_rank_id
+        get_local_rank_size get_rank_id get_rank_size get_world_rank_from_group_rank hccl_ops init_resource npu_config_proto npu_ops
+        os rewriter_config_pb2 session session_run_hook set_split_strategy_by_idx set_split_strategy_by_size shutdown_resource tf"""
+    assert set(scope) - {"__builtins__", "backend"} == set(expected.split())
+    assert scope["tf"].Session and scope["tf"].placeholder, "the 1.x interface"
+    assert scope["session"].Session is scope["tf"].Session
+    assert scope["config_pb2"].ConfigProto is scope["tf"].ConfigProto
+    assert scope["RewriterConfig"] is scope["rewriter_config_pb2"].RewriterConfig
+    assert scope["session_run_hook"].SessionRunHook is scope["tf"].train.SessionRunHook
+    if "backend" in scope:
+        assert callable(scope["backend"].set_session)
+    assert scope["os"].environ is not None
+
+
+def test_names(ranks):
+    ranks(1, names_body)
+
+
+def config_body(rank, size):
+    import pytest
+    from npu_bridge.npu_init import RewriterConfig, hccl_ops, npu_config_proto, tf
+
+    def optimizers(config):
+        return [optimizer.name for optimizer in config.graph_options.rewrite_options.custom_optimizers]
+
+    fresh = npu_config_proto()
+    assert optimizers(fresh) == ["NpuOptimizer"]
+    assert fresh.graph_options.rewrite_options.remapping == RewriterConfig.OFF
+
+    given = tf.ConfigProto(allow_soft_placement=True)
+    given.graph_options.rewrite_options.constant_folding = RewriterConfig.AGGRESSIVE
+    given.graph_options.rewrite_options.custom_optimizers.add().name = "Other"
+    assert npu_config_proto(config_proto=given) is given
+    assert given.allow_soft_placement
+    assert given.graph_options.rewrite_options.constant_folding == RewriterConfig.AGGRESSIVE
+
+    # As scripts do: options of the device on the entry; a second call finds the entry there.
+    device = given.graph_options.rewrite_options.custom_optimizers[1]
+    device.parameter_map["use_off_line"].b = True
+    device.parameter_map["precision_mode"].s = tf.compat.as_bytes("allow_mix_precision")
+    npu_config_proto(given)
+    assert optimizers(given) == ["Other", "NpuOptimizer"]
+    assert given.graph_options.rewrite_options.custom_optimizers[1].parameter_map["use_off_line"].b
+
+    for wrong in ("config", 3, tf.GraphOptions()):
+        with pytest.raises(TypeError, match="ConfigProto"):
+            npu_config_proto(wrong)
+
+    # TensorFlow runs it, and the graph optimizations other than remapping still happen: two constants fold into one.
+    tf.disable_eager_execution()
+    folded = tf.add(tf.constant([1.0]), tf.constant([2.0]), name="folded")
+    result = hccl_ops.allreduce(folded * tf.random_uniform([1], 2.0, 2.0), "sum")
+    metadata = tf.RunMetadata()
+    with tf.Session(config=given) as session:
+        value = session.run(result, options=tf.RunOptions(output_partition_graphs=True), run_metadata=metadata)
+    kinds = {node.name: node.op for graph in metadata.partition_graphs for node in graph.node}
+    assert kinds["folded"] == "Const", kinds
+    return value.tolist()
+
+
+def test_config(ranks):
+    assert ranks(2, config_body).results == [[12.0]] * 2
+
+
+def system_body(rank, size):
+    import foldcast
+    from npu_bridge.npu_init import get_rank_id, get_rank_size, hccl_ops, npu_config_proto, npu_ops, tf
+
+    tf.disable_eager_execution()
+    joins = []
+    join = foldcast.init
+    foldcast.init = lambda *args, **options: joins.append(1) or join(*args, **options)
+
+    start, stop = npu_ops.initialize_system(), npu_ops.shutdown_system(name="stop")
+    assert isinstance(start, tf.Operation) and isinstance(stop, tf.Operation) and stop.name == "stop"
+    session = tf.Session(config=npu_config_proto())
+    assert not joins, "making the ops does nothing"
+    session.run(start)
+    session.run(start)
+    assert len(joins) == 2
+    assert (get_rank_id(), get_rank_size()) == (rank, size)
+    session.run(stop)
+    session.close()
+
+    # After the end of the system: who am I, start it again, and compute.
+    assert (get_rank_id(), get_rank_size()) == (rank, size)
+    with tf.Session() as session:
+        session.run(start)
+        value = session.run(hccl_ops.allreduce(tf.constant([1.0 + rank]), "sum"))
+        session.run(stop)
+    return value.tolist()
+
+
+def test_system(ranks):
+    assert ranks(2, system_body).results == [[3.0]] * 2
+
+
+def resource_body(rank, size):
+    from npu_bridge.npu_init import close_session, get_rank_id, hccl_ops, init_resource, shutdown_resource, tf
+
+    def use(config, value):
+        session, stop = init_resource(config=config)
+        assert session.graph.get_operation_by_name(stop.name) is stop
+        if not tf.executing_eagerly():
+            assert session.graph is tf.get_default_graph()
+        with session.graph.as_default():
+            result = session.run(hccl_ops.allreduce(tf.constant(value), "sum"))
+        shutdown_resource(session, stop)
+        close_session(session)
+        return float(result)
+
+    results = [use(None, 1.0 + rank)]  # eager
+    tf.disable_eager_execution()
+    results += [use(tf.ConfigProto(allow_soft_placement=True), 10.0), use(None, 100.0)]
+    assert get_rank_id() == rank
+    return results
+
+
+def test_resource(ranks):
+    assert ranks(2, resource_body).results == [[3.0, 20.0, 200.0]] * 2
+
+
+def test_sources_are_python_3_7():
+    files = sorted(SOURCES.rglob("*.py"))
+    assert files
+    for file in files:
+        ast.parse(file.read_text(), str(file), feature_version=(3, 7))
