@@ -9,7 +9,6 @@ Prints one line a rank; curves that differ by more than rounding are an error. W
 
 import numpy as np
 import tensorflow as tf
-
 from hccl.manage.api import get_rank_id, get_rank_size
 from npu_bridge.hccl import hccl_ops
 
@@ -95,17 +94,14 @@ def main():
     alone = loss_curve(make_model(), samples, targets)
 
     assert len(parallel) == len(alone) == EPOCHS * BATCHES, (len(parallel), len(alone))
-    assert alone[-1] < 0.5 * alone[0], "the model did not learn: loss {} -> {}".format(alone[0], alone[-1])
+    assert alone[-1] < 0.5 * alone[0], f"the model did not learn: loss {alone[0]} -> {alone[-1]}"
     difference = np.max(np.abs(parallel - alone) / np.abs(alone))
-    assert difference <= TOLERANCE, "rank {} of {}: the loss curves differ by {:.1e}, more than {:.0e}:\n{}\n{}".format(
-        rank, ranks, difference, TOLERANCE, parallel, alone
+    assert difference <= TOLERANCE, (
+        f"rank {rank} of {ranks}: the loss curves differ by {difference:.1e}, more than {TOLERANCE:.0e}:\n{parallel}\n{alone}"
     )
-    print(
-        "rank {} of {}: {} steps, loss {:.4f} -> {:.4f}, equal to one rank's within {:.1e} (allowed {:.0e})".format(
-            rank, ranks, len(parallel), parallel[0], parallel[-1], difference, TOLERANCE
-        ),
-        flush=True,
-    )
+    losses = f"loss {parallel[0]:.4f} -> {parallel[-1]:.4f}"
+    agreement = f"equal to one rank's within {difference:.1e} (allowed {TOLERANCE:.0e})"
+    print(f"rank {rank} of {ranks}: {len(parallel)} steps, {losses}, {agreement}", flush=True)
 
 
 if __name__ == "__main__":

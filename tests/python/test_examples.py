@@ -17,7 +17,7 @@ result = hccl_ops.allreduce(tensor, "sum")
 
 def lines_of_ranks(job, size, pattern):
     """The one line of each rank, by rank; every rank has printed exactly one that matches."""
-    found = re.findall(r"^\[\d+\] rank (\d+) of {}: {}$".format(size, pattern), job.stdout, re.MULTILINE)
+    found = re.findall(rf"^\[\d+\] rank (\d+) of {size}: {pattern}$", job.stdout, re.MULTILINE)
     assert sorted(int(rank) for rank in found) == list(range(size)), job.stdout
     return found
 

@@ -118,25 +118,25 @@ def refusals_body(rank, size):
     with pytest.raises(TypeError):
         hccl_ops.allreduce(value, "sum", name="mine")
     for words, arguments in [
-        (["avg", "sum", "max", "min", "prod"], dict(reduction="avg")),
-        (["fusion", "3"], dict(reduction="sum", fusion=3)),
-        (["fusion", "-1"], dict(reduction="max", fusion=-1)),
-        (["fusion_id", "-1"], dict(reduction="sum", fusion=2)),
-        (["fusion_id", "-7"], dict(reduction="max", fusion=2, fusion_id=-7)),
-        (["127", "128"], dict(reduction="sum", group="g" * 128)),
-        (["127", "0"], dict(reduction="sum", group="")),
+        (["avg", "sum", "max", "min", "prod"], {"reduction": "avg"}),
+        (["fusion", "3"], {"reduction": "sum", "fusion": 3}),
+        (["fusion", "-1"], {"reduction": "max", "fusion": -1}),
+        (["fusion_id", "-1"], {"reduction": "sum", "fusion": 2}),
+        (["fusion_id", "-7"], {"reduction": "max", "fusion": 2, "fusion_id": -7}),
+        (["127", "128"], {"reduction": "sum", "group": "g" * 128}),
+        (["127", "0"], {"reduction": "sum", "group": ""}),
     ]:
         with pytest.raises(ValueError) as caught:
             hccl_ops.allreduce(value, **arguments)
         missing = [word for word in words if word not in str(caught.value)]
-        assert not missing, "{} not in: {}".format(missing, caught.value)
+        assert not missing, f"{missing} not in: {caught.value}"
 
     # What only shows when the op runs, and then fails on this rank at once.
     absent = hccl_ops.allreduce(value, "sum", group="absent")
     with tf.Session() as session:
         with pytest.raises(tf.errors.OpError) as caught:
             session.run(absent)
-        assert "absent" in str(caught.value) and "rank {}".format(rank) in str(caught.value), caught.value
+        assert "absent" in str(caught.value) and f"rank {rank}" in str(caught.value), caught.value
         assert session.run(hccl_ops.allreduce(value, "sum")).tolist() == [2.0]
 
 

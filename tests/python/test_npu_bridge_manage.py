@@ -7,9 +7,9 @@ def refused(call, *words):
         call()
     except ValueError as error:
         missing = [word for word in words if word not in str(error)]
-        assert not missing, "{} not in: {}".format(missing, error)
+        assert not missing, f"{missing} not in: {error}"
         return str(error)
-    raise AssertionError("not refused; expected an error with {}".format(words))
+    raise AssertionError(f"not refused; expected an error with {words}")
 
 
 def world_body(rank, size):
@@ -90,7 +90,7 @@ def test_groups_of_foldcast_are_known(ranks):
 def refusals_body(rank, size):
     from hccl.manage import api
 
-    me = "rank {}: ".format(rank)
+    me = f"rank {rank}: "
     api.create_group("mine", 1, [rank])
     create, world = api.create_group, "hccl_world_group"
     for call, words in [
@@ -99,7 +99,7 @@ def refusals_body(rank, size):
         (lambda: create("g", 3, [0, 1, 0]), ["rank_ids", "once", "[0]"]),
         (lambda: create("g", 2, [0, 2]), ["rank_ids", "0 to 1", "[2]"]),
         (lambda: create("g", 2, [-1, 0]), ["rank_ids", "0 to 1", "[-1]"]),
-        (lambda: create("g", 1, [1 - rank]), ["rank_ids", "rank {}".format(rank), "[{}]".format(1 - rank)]),
+        (lambda: create("g", 1, [1 - rank]), ["rank_ids", f"rank {rank}", f"[{1 - rank}]"]),
         (lambda: create("mine", 1, [rank]), ["'mine'", "not in use", "destroy_group"]),
         (lambda: create(world, 2, [0, 1]), [world, "exists"]),
         (lambda: create("", 2, [0, 1]), ["1 to 127 bytes", "0 bytes"]),
@@ -125,7 +125,7 @@ def refusals_body(rank, size):
         (lambda: api.get_world_rank_from_group_rank(world, -1), ["group_rank_id", "0 to 1", "got -1"]),
         (lambda: api.get_world_rank_from_group_rank(world, None), ["group_rank_id", "integer", "None"]),
         (lambda: api.get_group_rank_from_world_rank(0, "absent"), ["'absent'", world, "create_group"]),
-        (lambda: api.get_group_rank_from_world_rank(1 - rank, "mine"), ["world_rank_id", "[{}]".format(rank)]),
+        (lambda: api.get_group_rank_from_world_rank(1 - rank, "mine"), ["world_rank_id", f"[{rank}]"]),
         (lambda: api.get_group_rank_from_world_rank("0", "mine"), ["world_rank_id", "integer", "'0'"]),
     ]:
         refused(call, me, *words)
@@ -174,12 +174,9 @@ def signatures_body(rank, size):
 
 
 def test_signatures(ranks):
-    of_a_group = "(group='hccl_world_group')"
-    assert ranks(1, signatures_body).results == [
-        ["(group, rank_num, rank_ids)", "(group)"]
-        + [of_a_group] * 4
-        + ["(group, group_rank_id)", "(world_rank_id, group)"]
-    ]
+    of_a_group = ["(group='hccl_world_group')"] * 4
+    expected = ["(group, rank_num, rank_ids)", "(group)"] + of_a_group + ["(group, group_rank_id)", "(world_rank_id, group)"]
+    assert ranks(1, signatures_body).results == [expected]
 
 
 def no_job_body(rank, size):
@@ -215,7 +212,7 @@ def other_failures_body(rank, size):
             assert name in str(error) and "nobody came" in str(error), error
             assert isinstance(error.__cause__, foldcast.DeadlineError)
         else:
-            raise AssertionError("{} did not fail".format(name))
+            raise AssertionError(f"{name} did not fail")
 
 
 def test_failures_of_other_kinds_become_value_errors(ranks):

@@ -14,13 +14,13 @@ def refusal(call, argument, expected, got, hint=None):
     `call` is the call as `described` words it.
     """
     advice = "" if hint is None else "; " + hint
-    return ValueError("{}: {}: expected {}, got {}{}".format(call, argument, expected, got, advice))
+    return ValueError(f"{call}: {argument}: expected {expected}, got {got}{advice}")
 
 
 def described(function, group, rank=None):
     """How messages name a call: ``rank 3: create_group(group='g')``; without the rank where it is not known yet."""
-    who = "" if rank is None else "rank {}: ".format(rank)
-    return "{}{}(group={!r})".format(who, function, group)
+    who = "" if rank is None else f"rank {rank}: "
+    return f"{who}{function}(group={group!r})"
 
 
 def integer(call, argument, value):
@@ -52,7 +52,7 @@ def group_name(call, value):
     except UnicodeEncodeError:
         raise refusal(call, "group", "a name that UTF-8 can hold", repr(value)) from None
     if not 1 <= length <= 127:
-        raise refusal(call, "group", "a name of 1 to 127 bytes of UTF-8", "{} bytes".format(length))
+        raise refusal(call, "group", "a name of 1 to 127 bytes of UTF-8", f"{length} bytes")
     return value
 
 
@@ -69,6 +69,6 @@ def failures_are_value_errors(function):
         except ValueError:
             raise
         except foldcast.FoldcastError as error:
-            raise ValueError("{}: {}".format(function.__name__, error)) from error
+            raise ValueError(f"{function.__name__}: {error}") from error
 
     return wrapper

@@ -19,7 +19,7 @@ def npu_config_proto(config_proto=None):
     if config_proto is None:
         config_proto = config_pb2.ConfigProto()
     elif not isinstance(config_proto, config_pb2.ConfigProto):
-        raise TypeError("npu_config_proto: config_proto: expected a ConfigProto or None, got {!r}".format(config_proto))
+        raise TypeError(f"npu_config_proto: config_proto: expected a ConfigProto or None, got {config_proto!r}")
     options = config_proto.graph_options.rewrite_options
     if all(optimizer.name != _OPTIMIZER for optimizer in options.custom_optimizers):
         options.custom_optimizers.add().name = _OPTIMIZER

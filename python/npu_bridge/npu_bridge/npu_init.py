@@ -11,11 +11,6 @@ What the installed TensorFlow no longer has is not exported.
 import os
 
 import tensorflow as tf
-from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
-from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
-from tensorflow.python.client import session
-from tensorflow.python.training import session_run_hook
-
 from hccl.manage.api import (
     create_group,
     destroy_group,
@@ -27,6 +22,11 @@ from hccl.manage.api import (
     get_world_rank_from_group_rank,
 )
 from hccl.split.api import set_split_strategy_by_idx, set_split_strategy_by_size
+from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
+from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
+from tensorflow.python.client import session
+from tensorflow.python.training import session_run_hook
+
 from npu_bridge.config import npu_config_proto
 from npu_bridge.estimator import npu_ops
 from npu_bridge.hccl import hccl_ops

@@ -35,12 +35,12 @@ def create_group(group, rank_num, rank_ids):
     ranks = _ranks(call, rank_ids)
     count = integer(call, "rank_num", rank_num)
     if count != len(ranks):
-        raise refusal(call, "rank_num", "{}, the length of rank_ids {}".format(len(ranks), ranks), count)
+        raise refusal(call, "rank_num", f"{len(ranks)}, the length of rank_ids {ranks}", count)
     if foldcast.rank() not in ranks:
         raise refusal(
             call,
             "rank_ids",
-            "a list with the caller, rank {}, in it".format(foldcast.rank()),
+            f"a list with the caller, rank {foldcast.rank()}, in it",
             ranks,
             "only the members of a group create it",
         )
@@ -52,7 +52,7 @@ def create_group(group, rank_num, rank_ids):
             call,
             "group",
             "a name that is not in use",
-            "{!r}, a group of ranks {}".format(name, list(existing.ranks)),
+            f"{name!r}, a group of ranks {list(existing.ranks)}",
             "destroy_group frees a name",
         )
     foldcast.new_group(ranks, name=name)
@@ -106,7 +106,7 @@ def get_world_rank_from_group_rank(group, group_rank_id):
     members = _members(call, group)
     place = integer(call, "group_rank_id", group_rank_id)
     if not 0 <= place < len(members):
-        raise refusal(call, "group_rank_id", "0 to {}".format(len(members) - 1), place)
+        raise refusal(call, "group_rank_id", f"0 to {len(members) - 1}", place)
     return members[place]
 
 
@@ -117,7 +117,7 @@ def get_group_rank_from_world_rank(world_rank_id, group):
     members = _members(call, group)
     rank = integer(call, "world_rank_id", world_rank_id)
     if rank not in members:
-        raise refusal(call, "world_rank_id", "a member of the group, one of {}".format(members), rank)
+        raise refusal(call, "world_rank_id", f"a member of the group, one of {members}", rank)
     return members.index(rank)
 
 
@@ -142,7 +142,7 @@ def _members(call, group):
     found = _find(name)
     if found is None:
         raise refusal(
-            call, "group", "{!r} or a group that exists in this process".format(WORLD_GROUP), repr(name), "create_group makes one"
+            call, "group", f"{WORLD_GROUP!r} or a group that exists in this process", repr(name), "create_group makes one"
         )
     return list(found.ranks)
 
@@ -155,17 +155,17 @@ def _ranks(call, rank_ids):
     world = foldcast.size()
     outside = [rank for rank in ranks if not 0 <= rank < world]
     if outside:
-        raise refusal(call, "rank_ids", "ranks 0 to {} of a world of {}".format(world - 1, world), outside)
+        raise refusal(call, "rank_ids", f"ranks 0 to {world - 1} of a world of {world}", outside)
     twice = sorted({rank for rank, following in zip(ranks, ranks[1:]) if rank == following})
     if twice:
-        raise refusal(call, "rank_ids", "each rank once", "{} more than once".format(twice))
+        raise refusal(call, "rank_ids", "each rank once", f"{twice} more than once")
     return ranks
 
 
 def _own_place(call, ranks):
     """The calling rank's place in `ranks`."""
     if foldcast.rank() not in ranks:
-        raise refusal(call, "group", "a group with the caller, rank {}, in it".format(foldcast.rank()), "one of ranks {}".format(ranks))
+        raise refusal(call, "group", f"a group with the caller, rank {foldcast.rank()}, in it", f"one of ranks {ranks}")
     return ranks.index(foldcast.rank())
 
 

@@ -50,7 +50,7 @@ def set_split_strategy_by_size(dataSizeList, group=WORLD_GROUP):
     shares = [_percentage(call, share) for share in _segments(call, "dataSizeList", dataSizeList)]
     total = math.fsum(shares)
     if abs(total - 100) > _SUM_TOLERANCE:
-        raise refusal(call, "dataSizeList", "percentages that sum to 100", "{}, which sum to {:g}".format(shares, total))
+        raise refusal(call, "dataSizeList", "percentages that sum to 100", f"{shares}, which sum to {total:g}")
     _strategies.set_by_size(name, shares)
 
 
@@ -58,7 +58,7 @@ def _segments(call, argument, value):
     """`value` as a list of 1 to 8 entries, one a segment."""
     segments = items(call, argument, value)
     if not 1 <= len(segments) <= MAX_SEGMENTS:
-        raise refusal(call, argument, "1 to {} segments".format(MAX_SEGMENTS), "{}: {}".format(len(segments), segments))
+        raise refusal(call, argument, f"1 to {MAX_SEGMENTS} segments", f"{len(segments)}: {segments}")
     return segments
 
 
