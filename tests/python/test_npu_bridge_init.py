@@ -16,7 +16,7 @@ def names_body(rank, size):
 
     expected = """RewriterConfig close_session config_pb2 create_group destroy_group get_group_rank_from_world_rank get_local_rank_id
         get_local_rank_size get_rank_id get_rank_size get_world_rank_from_group_rank hccl_ops init_resource npu_config_proto npu_ops
-        os rewriter_config_pb2 session session_run_hook set_split_strategy_by_idx set_split_strategy_by_size shutdown_resource tf"""
+        npu_scope os rewriter_config_pb2 session session_run_hook set_split_strategy_by_idx set_split_strategy_by_size shutdown_resource tf"""
     assert set(scope) - {"__builtins__", "backend"} == set(expected.split())
     assert scope["tf"].Session and scope["tf"].placeholder, "the 1.x interface"
     assert scope["session"].Session is scope["tf"].Session
@@ -134,6 +134,25 @@ def resource_body(rank, size):
 
 def test_resource(ranks):
     assert ranks(2, resource_body).results == [[3.0, 20.0, 200.0]] * 2
+
+
+def scope_body(rank, size):
+    from npu_bridge.npu_init import npu_scope, tf
+
+    def nodes(in_scope):
+        with tf.Graph().as_default() as graph:
+            if in_scope:
+                with npu_scope.without_npu_compile_scope():
+                    tf.constant(1.0) + 2.0
+            else:
+                tf.constant(1.0) + 2.0
+        return graph.as_graph_def().SerializeToString(deterministic=True)
+
+    assert nodes(True) == nodes(False)
+
+
+def test_scopes_of_the_device_change_nothing(ranks):
+    ranks(1, scope_body)
 
 
 def test_sources_are_python_3_7():

@@ -29,6 +29,7 @@ from tensorflow.python.training import session_run_hook
 
 from npu_bridge.config import npu_config_proto
 from npu_bridge.estimator import npu_ops
+from npu_bridge.estimator.npu import npu_scope
 from npu_bridge.hccl import hccl_ops
 from npu_bridge.resource import close_session, init_resource, shutdown_resource
 
@@ -51,6 +52,7 @@ __all__ = [
     "init_resource",
     "npu_config_proto",
     "npu_ops",
+    "npu_scope",
     "os",
     "rewriter_config_pb2",
     "session",

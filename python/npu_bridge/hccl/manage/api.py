@@ -68,8 +68,7 @@ def destroy_group(group):
     name = group_name(call, group)
     if name == WORLD_GROUP:
         raise refusal(call, "group", "a group made by create_group", repr(name), "the world group cannot be destroyed")
-    _members(call, name)
-    foldcast.destroy_group(name)
+    _existing(call, name).destroy()
     _strategies.forget(name)
 
 
@@ -127,24 +126,25 @@ def _call(function, group):
 
 
 def _find(name):
-    """The user-made group called `name`, or None."""
+    """The group called `name`, or None."""
     try:
         return foldcast.group(name)
     except foldcast.NotInGroupError:
         return None
 
 
-def _members(call, group):
-    """The world ranks of `group`, ascending."""
-    name = group_name(call, group)
-    if name == WORLD_GROUP:
-        return list(range(foldcast.size()))
+def _existing(call, name):
+    """The group called `name`."""
     found = _find(name)
     if found is None:
-        raise refusal(
-            call, "group", f"{WORLD_GROUP!r} or a group that exists in this process", repr(name), "create_group makes one"
-        )
-    return list(found.ranks)
+        known = f"{WORLD_GROUP!r} or a group that exists in this process"
+        raise refusal(call, "group", known, repr(name), "create_group makes one")
+    return found
+
+
+def _members(call, group):
+    """The world ranks of `group`, ascending."""
+    return list(_existing(call, group_name(call, group)).ranks)
 
 
 def _ranks(call, rank_ids):

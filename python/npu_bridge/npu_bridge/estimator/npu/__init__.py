@@ -1,0 +1,1 @@
+"""The sub-package from which scripts import `npu_scope`."""
