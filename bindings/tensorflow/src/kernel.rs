@@ -1,0 +1,178 @@
+//! The kernel: one call takes its input, finds memory for its output, goes to the engine, and ends when the engine says
+//! so, on whatever thread that happens.
+
+use core::ffi::c_void;
+use core::ptr;
+use std::sync::Arc;
+
+use table::{Call, Table};
+
+use crate::api::{RawConstruction, RawContext, RawDone, api};
+use crate::attach;
+use crate::attributes::{Attributes, Raw};
+use crate::context::Context;
+use crate::counters::{self, add_one};
+use crate::done::Done;
+use crate::status::{Failure, Status, StatusCode};
+use crate::tensor::Tensor;
+
+/// The largest input of one call: 8 GiB.
+pub(crate) const MAX_INPUT_BYTES: u64 = 8 << 30;
+
+/// What the engine hands back when the call has ended. The fields go in this order: the context is of use until `done`
+/// has run, and TensorFlow can reuse the tensors' memory from there on only if no reference is left.
+struct Job {
+    context: Context,
+    /// None if the output is the input's memory.
+    input: Option<Tensor>,
+    output: Tensor,
+    attributes: Arc<Attributes>,
+    done: Done,
+}
+
+/// Makes the kernel object, or tells TensorFlow why not and returns null.
+///
+/// # Safety
+/// Only for TensorFlow: `construction` is alive during the call.
+pub(crate) unsafe extern "C" fn create(construction: *mut RawConstruction) -> *mut c_void {
+    // SAFETY: TensorFlow's construction is alive during this call.
+    let attributes = unsafe { Raw::read(construction) }.and_then(Raw::check);
+    match attributes {
+        Ok(attributes) => {
+            add_one(&counters::KERNELS_CREATED);
+            Arc::into_raw(attributes).cast_mut().cast()
+        }
+        Err(failure) => {
+            let status = Status::of(&failure);
+            // SAFETY: construction and status are alive; TensorFlow copies the status.
+            unsafe { (api().TF_OpKernelConstruction_Failure)(construction, status.as_ptr()) };
+            ptr::null_mut()
+        }
+    }
+}
+
+/// Ends the kernel object.
+///
+/// # Safety
+/// Only for TensorFlow: `kernel` came from [`create`] and is not used any more.
+pub(crate) unsafe extern "C" fn delete(kernel: *mut c_void) {
+    if kernel.is_null() {
+        return; // Its making failed.
+    }
+    add_one(&counters::KERNELS_DELETED);
+    // SAFETY: `create` made the pointer from an `Arc<Attributes>`, and TensorFlow deletes a kernel once.
+    drop(unsafe { Arc::from_raw(kernel.cast_const().cast::<Attributes>()) });
+}
+
+/// Starts one call. Never blocks.
+///
+/// # Safety
+/// Only for TensorFlow: `kernel` came from [`create`]; `context` is alive until `done` has run.
+pub(crate) unsafe extern "C" fn compute(kernel: *mut c_void, context: *mut RawContext, done: *mut RawDone) {
+    let kernel = kernel.cast_const().cast::<Attributes>();
+    // The engine may end the call before `submit` returns, and TensorFlow the kernel then: hence a share of our own.
+    // SAFETY: `create` made the pointer from an `Arc` that lives until `delete`.
+    unsafe { Arc::increment_strong_count(kernel) };
+    // SAFETY: the line above counted this share.
+    let attributes = unsafe { Arc::from_raw(kernel) };
+    // SAFETY: TensorFlow's context is alive until `done` has run, and it is used only before.
+    let context = unsafe { Context::new(context) };
+    // SAFETY: TensorFlow handed this callback to this very call.
+    let done = unsafe { Done::take(done) };
+    match prepare(&context, &attributes) {
+        Ok((table, input, output)) => {
+            submit(table, Job { context, input, output, attributes: Arc::clone(&attributes), done }, &attributes);
+        }
+        Err(failure) => {
+            context.fail(&failure.at(&attributes));
+            drop(done);
+        }
+    }
+}
+
+/// What the call needs before it can be submitted: the engine, its input unless that became the output, its output.
+fn prepare(context: &Context, attributes: &Attributes) -> Result<(&'static Table, Option<Tensor>, Tensor), Failure> {
+    let table = attach::table().ok_or_else(unattached)?;
+    let status = Status::new();
+    let input = context.input(&status)?;
+    let bytes = input.bytes();
+    if u64::try_from(bytes).is_ok_and(|bytes| bytes > MAX_INPUT_BYTES) {
+        let limit = MAX_INPUT_BYTES >> 30;
+        return Err(Failure::invalid(format!(
+            "allreduce on group '{}': tensor: expected at most {limit} GiB, got {bytes} bytes",
+            attributes.group
+        )));
+    }
+    let dimensions = input.dimensions();
+    drop(input); // TensorFlow gives the input's memory to the output only if nobody else holds it.
+    let (output, forwarded) = context.output(&dimensions, &status)?;
+    if forwarded {
+        add_one(&counters::OUTPUTS_FORWARDED);
+        return Ok((table, None, output));
+    }
+    Ok((table, Some(context.input(&status)?), output))
+}
+
+fn unattached() -> Failure {
+    let message = "no engine is attached to the op library in this process: run `import foldcast.tensorflow` (or \
+                   `from npu_bridge.hccl import hccl_ops`) before the graph runs";
+    Failure { code: StatusCode::FailedPrecondition, message: message.into() }
+}
+
+fn submit(table: &Table, job: Job, attributes: &Attributes) {
+    let (frame, iteration) = job.context.frame_and_iteration();
+    let tag = attributes.tag.at(frame, iteration);
+    let output = job.output.data().cast::<u8>();
+    let input = job.input.as_ref().map_or(output.cast_const(), |input| input.data().cast_const().cast());
+    let bytes = u64::try_from(job.output.bytes()).expect("a size fits 64 bits");
+    let call = Call {
+        dtype: attributes.dtype,
+        reduction: attributes.reduction,
+        group: attributes.group.as_ptr(),
+        group_len: attributes.group.len(),
+        tag: tag.as_ptr(),
+        tag_len: tag.len(),
+        input,
+        output,
+        bytes,
+        user: Box::into_raw(Box::new(job)).cast(),
+        done: finished,
+    };
+    add_one(&counters::CALLS_SUBMITTED);
+    // SAFETY: group and tag live until this function returns. The job owns both tensors, so input and output stay
+    // valid and untouched until `finished` takes it back; they are the same memory, if TensorFlow forwarded it, or
+    // belong to two live tensors, which do not overlap, and have the same size, the shapes being equal. The job is
+    // not used here any more.
+    unsafe { (table.submit)(&call) };
+}
+
+/// The engine has ended a call.
+///
+/// # Safety
+/// Only for the engine: `user` is a call's, once, and `message` points to `message_len` readable bytes.
+unsafe extern "C" fn finished(user: *mut c_void, code: u32, message: *const u8, message_len: usize) {
+    // SAFETY: `submit` made the pointer from a box, and the engine ends a call once.
+    let job = *unsafe { Box::from_raw(user.cast::<Job>()) };
+    add_one(&counters::CALLS_FINISHED);
+    if let Some(code) = StatusCode::of_call(code) {
+        let message = if message.is_null() {
+            String::new()
+        } else {
+            // SAFETY: the engine promises readable bytes for the time of this call.
+            let bytes = unsafe { core::slice::from_raw_parts(message, message_len) };
+            String::from_utf8_lossy(bytes).into_owned()
+        };
+        job.context.fail(&Failure { code, message }.at(&job.attributes));
+    }
+    let Job { context: _, input, output, attributes, done } = job;
+    drop((input, output, attributes));
+    drop(done);
+}
+
+impl Failure {
+    /// The failure with the name of its node.
+    fn at(self, attributes: &Attributes) -> Failure {
+        let Failure { code, message } = self;
+        Failure { code, message: format!("{message} [HcomAllReduce node '{}']", attributes.node) }
+    }
+}

@@ -1,0 +1,144 @@
+//! Registers the op and its kernel while TensorFlow opens this library.
+
+use core::ffi::{CStr, c_char};
+use core::ptr;
+use std::ffi::CString;
+use std::sync::OnceLock;
+
+use crate::api::{self, Api, RawShapeContext, RawStatus};
+use crate::attributes::{DATA_TYPES, REDUCTIONS};
+use crate::kernel;
+use crate::status::{Status, c_string};
+
+/// The op's name is part of the interface: scripts use it in `gradient_override_map`.
+const OP: &CStr = c"HcomAllReduce";
+const KERNEL: &CStr = c"HcomAllReduceKernel";
+const DEVICE: &CStr = c"CPU";
+
+static OUTCOME: OnceLock<Result<(), CString>> = OnceLock::new();
+
+/// Why nothing was registered, as a C string that lives as long as the process; null if the op is there.
+// SAFETY: no other symbol of the process has this name: it carries the library's.
+#[unsafe(no_mangle)]
+pub extern "C" fn foldcast_tensorflow_problem() -> *const c_char {
+    match OUTCOME.get() {
+        Some(Ok(())) => ptr::null(),
+        Some(Err(problem)) => problem.as_ptr(),
+        None => c"the library's initialiser has not run".as_ptr(),
+    }
+}
+
+/// Runs when the library is opened.
+extern "C" fn initialise() {
+    OUTCOME.get_or_init(|| api::load().map_err(str::to_owned).and_then(register).map_err(|text| c_string(&text)));
+}
+
+// SAFETY: the section holds addresses of functions that the loader calls, with arguments that a C function may ignore,
+// after this library's relocations and those of the libraries that it needs are done.
+#[unsafe(link_section = ".init_array")]
+#[used]
+static INITIALISER: extern "C" fn() = initialise;
+
+fn register(api: &'static Api) -> Result<(), String> {
+    register_op(api).map_err(|error| format!("TensorFlow refused the op HcomAllReduce: {error}"))?;
+    register_kernel(api).map_err(|error| format!("TensorFlow refused the kernel of HcomAllReduce: {error}"))
+}
+
+fn attributes() -> Vec<CString> {
+    let types: Vec<_> = DATA_TYPES.iter().map(|(_, name, _)| *name).collect();
+    let reductions: Vec<_> = REDUCTIONS.iter().map(|(name, _)| format!("'{name}'")).collect();
+    [
+        format!("T: {{{}}}", types.join(", ")),
+        format!("reduction: {{{}}}", reductions.join(", ")),
+        "fusion: int = 1".into(),
+        "fusion_id: int = -1".into(),
+        "group: string = 'hccl_world_group'".into(),
+        "tag: string = ''".into(),
+    ]
+    .iter()
+    .map(|text: &String| c_string(text))
+    .collect()
+}
+
+fn register_op(api: &'static Api) -> Result<(), String> {
+    // SAFETY: the name is a C string.
+    let builder = unsafe { (api.TF_NewOpDefinitionBuilder)(OP.as_ptr()) };
+    for attribute in attributes() {
+        // SAFETY: the builder is alive until it is registered; the text is a C string, which TensorFlow copies.
+        unsafe { (api.TF_OpDefinitionBuilderAddAttr)(builder, attribute.as_ptr()) };
+    }
+    // SAFETY: as above.
+    unsafe { (api.TF_OpDefinitionBuilderAddInput)(builder, c"tensor: T".as_ptr()) };
+    // SAFETY: as above.
+    unsafe { (api.TF_OpDefinitionBuilderAddOutput)(builder, c"output: T".as_ptr()) };
+    // Without this, TensorFlow's optimiser folds an allreduce of a constant and merges equal ones.
+    // SAFETY: as above.
+    unsafe { (api.TF_OpDefinitionBuilderSetIsStateful)(builder, true) };
+    // SAFETY: as above; the function has the type that TensorFlow calls.
+    unsafe { (api.TF_OpDefinitionBuilderSetShapeInferenceFunction)(builder, infer_shape) };
+    let status = Status::new();
+    // SAFETY: the builder is alive and goes over to TensorFlow; the status is a place to write to.
+    unsafe { (api.TF_RegisterOpDefinition)(builder, status.as_ptr()) };
+    status.error().map_or(Ok(()), |error| Err(error.into_owned()))
+}
+
+fn register_kernel(api: &'static Api) -> Result<(), String> {
+    // SAFETY: the names are C strings, and the functions have the types that TensorFlow calls.
+    let builder = unsafe {
+        (api.TF_NewAsyncKernelBuilder)(
+            OP.as_ptr(),
+            DEVICE.as_ptr(),
+            Some(kernel::create),
+            kernel::compute,
+            Some(kernel::delete),
+        )
+    };
+    let status = Status::new();
+    // SAFETY: the builder is alive and goes over to TensorFlow; the status is a place to write to.
+    unsafe { (api.TF_RegisterKernelBuilder)(KERNEL.as_ptr(), builder, status.as_ptr()) };
+    status.error().map_or(Ok(()), |error| Err(error.into_owned()))
+}
+
+/// The output has the input's shape, unknown dimensions included.
+///
+/// # Safety
+/// Only for TensorFlow: context and status are alive during the call.
+unsafe extern "C" fn infer_shape(context: *mut RawShapeContext, status: *mut RawStatus) {
+    let api = api::api();
+    // SAFETY: no preconditions.
+    let shape = unsafe { (api.TF_NewShapeHandle)() };
+    // SAFETY: context, shape and status are alive, and the op has an input 0.
+    unsafe { (api.TF_ShapeInferenceContextGetInput)(context, 0, shape, status) };
+    // SAFETY: the status is alive.
+    if unsafe { (api.TF_GetCode)(status) } == 0 {
+        // SAFETY: context, shape and status are alive, and the op has an output 0; TensorFlow copies the shape.
+        unsafe { (api.TF_ShapeInferenceContextSetOutput)(context, 0, shape, status) };
+    }
+    // SAFETY: this function made the shape and does not use it any more.
+    unsafe { (api.TF_DeleteShapeHandle)(shape) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_tensorflow_the_library_loads_and_says_why_it_has_no_op() {
+        let problem = foldcast_tensorflow_problem();
+        assert!(!problem.is_null());
+        // SAFETY: the function gives a C string that lives as long as the process.
+        let problem = unsafe { CStr::from_ptr(problem) }.to_string_lossy();
+        assert!(problem.contains("not loaded"), "{problem}");
+    }
+
+    #[test]
+    fn the_attributes_are_the_interface() {
+        let attributes: Vec<_> = attributes().iter().map(|text| text.to_string_lossy().into_owned()).collect();
+        assert_eq!(
+            attributes[0],
+            "T: {int8, int16, int32, int64, uint8, uint16, uint32, uint64, half, bfloat16, float, double}"
+        );
+        assert_eq!(attributes[1], "reduction: {'sum', 'max', 'min', 'prod'}");
+        assert_eq!(attributes[4], "group: string = 'hccl_world_group'");
+    }
+}
