@@ -1,1 +1,45 @@
-//! python
+//! The Python module `foldcast._foldcast`: the numpy face, and the one engine of the process.
+//!
+//! * [`array`] turns what a caller gave into buffers, or refuses it;
+//! * [`call`] runs a blocking call with the GIL released, [`handle`] an asynchronous one;
+//! * [`state`] owns the communicator of the process from `init` to the interpreter's exit;
+//! * [`bridge`] is the table of C functions by which the TensorFlow op library reaches the same engine;
+//! * [`raise`] makes Python exceptions of errors; their classes are Python's, in `foldcast/_errors.py`.
+//!
+//! No Python object is touched without the GIL, and nothing here runs Python code after the interpreter ended.
+
+mod array;
+mod bridge;
+mod call;
+mod group;
+mod handle;
+mod logger;
+mod raise;
+mod state;
+
+use pyo3::prelude::*;
+
+/// The engine of foldcast. Use the package `foldcast`, which documents and re-exports what is here.
+#[pymodule]
+fn _foldcast(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    state::note_main_thread(module.py())?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("table_version", table::TABLE_VERSION)?;
+    module.add_class::<group::Group>()?;
+    module.add_class::<handle::Handle>()?;
+    module.add_function(wrap_pyfunction!(state::init, module)?)?;
+    module.add_function(wrap_pyfunction!(state::is_initialized, module)?)?;
+    module.add_function(wrap_pyfunction!(state::rank, module)?)?;
+    module.add_function(wrap_pyfunction!(state::size, module)?)?;
+    module.add_function(wrap_pyfunction!(state::local_rank, module)?)?;
+    module.add_function(wrap_pyfunction!(state::local_size, module)?)?;
+    module.add_function(wrap_pyfunction!(state::abort, module)?)?;
+    module.add_function(wrap_pyfunction!(state::shutdown, module)?)?;
+    module.add_function(wrap_pyfunction!(state::at_exit, module)?)?;
+    module.add_function(wrap_pyfunction!(call::allreduce, module)?)?;
+    module.add_function(wrap_pyfunction!(call::allreduce_async, module)?)?;
+    module.add_function(wrap_pyfunction!(call::barrier, module)?)?;
+    module.add_function(wrap_pyfunction!(group::new_group, module)?)?;
+    module.add_function(wrap_pyfunction!(bridge::table_address, module)?)?;
+    Ok(())
+}

@@ -1,0 +1,29 @@
+# What a developer types. `make` alone lists it.
+SHELL := bash
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-rust test-python lint clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
+
+setup: ## make .venv, or bring it up to date with the checkout (PYTHON=... names another python3)
+	ci/setup.sh
+
+demo: setup ## run the examples on four ranks
+	ci/demo.sh
+
+test: setup ## all tests: Rust, then Python on 1 to 8 ranks
+	ci/test-rust.sh
+	ci/test-python.sh
+
+test-rust: ## the Rust tests
+	ci/test-rust.sh
+
+test-python: setup ## the Python tests (ARGS="-k async" and the like go to pytest)
+	ci/test-python.sh $(ARGS)
+
+lint: setup ## formatting, lints, documentation, lengths of files
+	ci/lint.sh
+
+clean: ## remove what the other targets made
+	rm -rf .venv build target

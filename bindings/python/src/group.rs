@@ -1,0 +1,148 @@
+//! Groups.
+
+use foldcast::{Error, Rank, Result};
+use pyo3::exceptions::PyOverflowError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyTuple};
+
+use crate::call::{self, Operands, Site, written};
+use crate::handle::Handle;
+use crate::{raise, state};
+
+/// Ranks that call together, from ``new_group``.
+#[pyclass(frozen, module = "foldcast")]
+pub(crate) struct Group {
+    pub(crate) inner: foldcast::Group,
+}
+
+/// Make a group of some ranks.
+///
+/// Never waits: the members meet in their first call. They must have made the group alike; the others need not make
+/// it, and may.
+///
+/// Parameters
+/// ----------
+/// ranks : iterable of int
+///     The members, as ranks among all, in any order. Their ranks in the group are their places in the sorted list.
+/// name : str, optional
+///     1 to 127 bytes of UTF-8, the same on all members. By default one that follows from the members and how often
+///     a group of them was made.
+///
+/// Returns
+/// -------
+/// Group
+///
+/// Raises
+/// ------
+/// InvalidArgumentError
+///     A rank does not exist or comes twice, there is none, or the name is wrong or taken.
+#[pyfunction]
+#[pyo3(signature = (ranks, name=None))]
+pub(crate) fn new_group(py: Python<'_>, ranks: &Bound<'_, PyAny>, name: Option<&Bound<'_, PyAny>>) -> PyResult<Group> {
+    let state = state::ensure(py)?;
+    let made = parse_ranks(ranks).and_then(|ranks| {
+        let name = name.map(|name| name.extract::<String>().map_err(|_| Error::invalid("name", "a string", written(name))));
+        state.communicator.new_group(&ranks, name.transpose()?.as_deref())
+    });
+    made.map(|inner| Group { inner }).map_err(|error| raise::exception(py, &error))
+}
+
+fn parse_ranks(argument: &Bound<'_, PyAny>) -> Result<Vec<Rank>> {
+    let refused = |got: &Bound<'_, PyAny>| Error::invalid("ranks", "whole numbers from 0 on", written(got));
+    let items = argument.try_iter().map_err(|_| refused(argument))?;
+    items
+        .map(|item| {
+            let item = item.map_err(|_| refused(argument))?;
+            if item.is_instance_of::<PyBool>() {
+                return Err(refused(&item));
+            }
+            item.extract::<u32>().map(Rank).map_err(|_| refused(&item))
+        })
+        .collect()
+}
+
+#[pymethods]
+impl Group {
+    /// int : The rank of this process in the group, from 0; -1 if it is not a member.
+    #[getter]
+    fn rank(&self) -> PyResult<i64> {
+        self.inner.rank().map_or(Ok(-1), |rank| {
+            i64::try_from(rank).map_err(|error| PyOverflowError::new_err(error.to_string()))
+        })
+    }
+
+    /// int : The number of members.
+    #[getter]
+    fn size(&self) -> usize {
+        self.inner.size()
+    }
+
+    /// tuple of int : The members as ranks among all, ascending.
+    #[getter]
+    fn ranks<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.inner.ranks().iter().map(|rank| rank.0))
+    }
+
+    /// str : The name.
+    #[getter]
+    fn name(&self) -> &str {
+        self.inner.name().as_str()
+    }
+
+    /// ``foldcast.allreduce`` on this group.
+    #[pyo3(
+        signature = (array, reduction=None, *, out=None, name=None, timeout=None),
+        text_signature = "($self, array, reduction=\"sum\", *, out=None, name=None, timeout=None)"
+    )]
+    fn allreduce<'py>(
+        &self,
+        py: Python<'py>,
+        array: &Bound<'py, PyAny>,
+        reduction: Option<&Bound<'py, PyAny>>,
+        out: Option<&Bound<'py, PyAny>>,
+        name: Option<&Bound<'py, PyAny>>,
+        timeout: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let site = Site::on(py, "allreduce", &self.inner, name, timeout)?;
+        call::run_allreduce(py, &site, &Operands { array, reduction, out })
+    }
+
+    /// ``foldcast.allreduce_async`` on this group.
+    #[pyo3(
+        signature = (array, reduction=None, *, out=None, name=None, timeout=None),
+        text_signature = "($self, array, reduction=\"sum\", *, out=None, name=None, timeout=None)"
+    )]
+    fn allreduce_async<'py>(
+        &self,
+        py: Python<'py>,
+        array: &Bound<'py, PyAny>,
+        reduction: Option<&Bound<'py, PyAny>>,
+        out: Option<&Bound<'py, PyAny>>,
+        name: Option<&Bound<'py, PyAny>>,
+        timeout: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Handle> {
+        let site = Site::on(py, "allreduce", &self.inner, name, timeout)?;
+        call::submit_allreduce(py, &site, &Operands { array, reduction, out })
+    }
+
+    /// ``foldcast.barrier`` on this group.
+    #[pyo3(signature = (timeout=None))]
+    fn barrier(&self, py: Python<'_>, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        call::run_barrier(py, &Site::on(py, "barrier", &self.inner, None, timeout)?)
+    }
+
+    /// End the group on all its ranks: pending and later calls raise ``GroupAbortedError``. Returns within a second.
+    fn abort(&self, py: Python<'_>) {
+        py.allow_threads(|| self.inner.abort());
+    }
+
+    /// Forget the group on this rank. Its name is free again; later calls raise ``ClosedError``.
+    fn destroy(&self, py: Python<'_>) -> PyResult<()> {
+        py.allow_threads(|| self.inner.destroy()).map_err(|error| raise::exception(py, &error))
+    }
+
+    fn __repr__(&self) -> String {
+        let ranks: Vec<_> = self.inner.ranks().iter().map(|rank| rank.0).collect();
+        format!("<foldcast.Group '{}': ranks {ranks:?}>", self.inner.name())
+    }
+}

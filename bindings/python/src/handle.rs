@@ -1,0 +1,152 @@
+//! Asynchronous calls: what keeps their arrays alive, and how Python waits for them.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use foldcast::{Buffers, CallOptions, CallSite, OwnedBuffers, Reduction, Result, Timeout};
+use numpy::PyUntypedArray;
+use pyo3::prelude::*;
+
+use crate::array::{Exchange, Prepared};
+use crate::call::{self, Interrupts, Site};
+use crate::raise;
+
+/// How often a waiting main thread looks for signals.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The arrays of a running call. Their references may be dropped on any thread, with or without the GIL and even
+/// after the interpreter's end: pyo3 then only notes them, and releases what it noted when it next takes the GIL.
+struct HeldArrays {
+    exchange: Exchange,
+    _owners: (Py<PyUntypedArray>, Py<PyUntypedArray>),
+}
+
+impl OwnedBuffers for HeldArrays {
+    fn buffers(&mut self) -> Buffers<'_> {
+        // SAFETY: `_owners` keeps the arrays alive, and numpy resizes no array that somebody else holds. That nobody
+        // changes them before the call has ended is what the documentation asks of the caller.
+        unsafe { self.exchange.buffers() }
+    }
+}
+
+#[derive(Default)]
+struct Shared {
+    outcome: Mutex<Option<Result<()>>>,
+    ended: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Option<Result<()>>> {
+        // The lock protects one assignment: no panic can leave it half done.
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self, outcome: Result<()>) {
+        *self.lock() = Some(outcome);
+        self.ended.notify_all();
+    }
+
+    /// Waits for the end; `None` if the limit passed or a signal handler raised.
+    fn wait(&self, limit: Option<Duration>, interrupts: &Interrupts) -> Option<Result<()>> {
+        let begun = Instant::now();
+        let mut outcome = self.lock();
+        loop {
+            if let Some(outcome) = &*outcome {
+                return Some(outcome.clone());
+            }
+            let left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
+            if left == Some(Duration::ZERO) {
+                return None;
+            }
+            let nap = left.map_or(LOOK, |left| left.min(LOOK));
+            outcome = self.ended.wait_timeout(outcome, nap).unwrap_or_else(PoisonError::into_inner).0;
+            drop(outcome);
+            // Looking takes the GIL, whose holder may be about to ask for our lock.
+            if interrupts.pending() {
+                return None;
+            }
+            outcome = self.lock();
+        }
+    }
+}
+
+/// A running allreduce, from ``allreduce_async``.
+///
+/// The call runs to its end whether the handle is kept or not.
+#[pyclass(frozen, module = "foldcast")]
+pub(crate) struct Handle {
+    shared: Arc<Shared>,
+    result: Py<PyAny>,
+    call: CallSite,
+    begun: Instant,
+}
+
+impl Handle {
+    pub(crate) fn submit(
+        site: &Site,
+        reduction: Reduction,
+        prepared: Prepared<'_>,
+        options: &CallOptions<'_>,
+    ) -> Result<Handle> {
+        let shared = Arc::new(Shared::default());
+        let (dtype, ended) = (prepared.dtype(), Arc::clone(&shared));
+        let held = HeldArrays { exchange: prepared.exchange(), _owners: prepared.owners() };
+        let done = move |outcome, held| {
+            // First, so that whoever wakes finds the arrays given back.
+            drop(held);
+            ended.end(outcome);
+        };
+        let begun = Instant::now();
+        site.group.all_reduce_async(dtype, reduction, Box::new(held), options, Box::new(done))?;
+        Ok(Handle { shared, result: prepared.into_result().unbind(), call: site.call(), begun })
+    }
+}
+
+#[pymethods]
+impl Handle {
+    /// Wait for the end of the call and return its result.
+    ///
+    /// May be called again, and by several threads: each gets the same array.
+    ///
+    /// Parameters
+    /// ----------
+    /// timeout : float, optional
+    ///     Seconds to wait. By default, and with ``inf``, as long as the call may take.
+    ///
+    /// Returns
+    /// -------
+    /// numpy.ndarray
+    ///     ``out`` of the call, or a new array.
+    ///
+    /// Raises
+    /// ------
+    /// DeadlineError
+    ///     The call has not ended in time. It goes on, and may be waited for again. (Also what a call raises that
+    ///     reached its own deadline; ``done()`` is true then.)
+    /// FoldcastError
+    ///     What went wrong in the call, as for ``allreduce``.
+    /// KeyboardInterrupt
+    ///     Ctrl-C. The call goes on.
+    #[pyo3(signature = (timeout=None))]
+    fn wait<'py>(&self, py: Python<'py>, timeout: Option<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
+        let limit = match call::timeout(timeout.as_ref()).map_err(|error| raise::exception(py, &error))? {
+            Timeout::After(limit) => Some(limit),
+            _ => None,
+        };
+        match call::released(py, |interrupts| Ok(self.shared.wait(limit, interrupts)))? {
+            Some(Ok(())) => Ok(self.result.bind(py).clone()),
+            Some(Err(error)) => Err(raise::exception(py, &error)),
+            None => Err(raise::still_running(py, &self.call, self.begun.elapsed(), limit.unwrap_or_default())),
+        }
+    }
+
+    /// Whether the call has ended, well or not. Never waits.
+    fn done(&self) -> bool {
+        self.shared.lock().is_some()
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.done() { "ended" } else { "running" };
+        format!("<foldcast.Handle: {}, {state}>", self.call)
+    }
+}

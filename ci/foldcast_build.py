@@ -1,0 +1,53 @@
+"""The build backend of the distribution foldcast: maturin's, after cargo has built what goes beside the module.
+
+One wheel holds three things that cargo makes: the extension module (maturin's part), the TensorFlow op library, and
+the command ``foldcast``. ``python ci/foldcast_build.py DIRECTORY`` makes the wheel without pip.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import maturin
+
+ROOT = Path(__file__).resolve().parent.parent
+# What pip puts where: scripts/ into the environment's bin, platlib/ into its site-packages.
+STAGED = {
+    "foldcast": "build/foldcast.data/scripts/foldcast",
+    "libfoldcast_tensorflow.so": "build/foldcast.data/platlib/foldcast/libfoldcast_tensorflow.so",
+}
+# Equal content gives an equal wheel, byte for byte: 1980-01-01, the first time that zip files know.
+os.environ.setdefault("SOURCE_DATE_EPOCH", "315532800")
+
+get_requires_for_build_sdist = maturin.get_requires_for_build_sdist
+get_requires_for_build_wheel = maturin.get_requires_for_build_wheel
+build_sdist = maturin.build_sdist
+
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    _stage()
+    return maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
+
+
+def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
+    # maturin looks at the data directory for this too.
+    (ROOT / "build/foldcast.data").mkdir(parents=True, exist_ok=True)
+    return maturin.prepare_metadata_for_build_wheel(metadata_directory, config_settings)
+
+
+def _stage():
+    command = ["cargo", "build", "--release", "--locked", "-p", "foldcast-cli", "-p", "foldcast-tensorflow"]
+    subprocess.run(command, cwd=ROOT, check=True)
+    metadata = ["cargo", "metadata", "--no-deps", "--format-version", "1"]
+    target = json.loads(subprocess.run(metadata, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)
+    for name, place in STAGED.items():
+        (ROOT / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(Path(target["target_directory"]) / "release" / name, ROOT / place)
+
+
+if __name__ == "__main__":
+    os.chdir(ROOT)
+    print(build_wheel(sys.argv[1]))

@@ -1,0 +1,180 @@
+"""The fixture ``ranks``: runs a function of a test file, or a script, in N ranks of a job, as users start them."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+LAUNCHER = pathlib.Path(sys.executable).parent / "foldcast"
+# Variables by which a rank is told who it is: a job of a test must not see those of another job.
+OF_A_JOB = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK_ID", "RANK_SIZE", "DEVICE_ID", "MASTER_ADDR")
+
+
+class Job:
+    """N ranks under the launcher.
+
+    Attributes
+    ----------
+    results : list
+        What each rank's function returned or reported; None where it did neither.
+    returncode : int
+        The launcher's exit code.
+    stdout, stderr : str
+        The launcher's output, each line with its rank: ``[2] ...``.
+    """
+
+    def __init__(self, size, command, directory, env, timeout):
+        self.size = size
+        self.results = self.returncode = None
+        self._directory = pathlib.Path(directory)
+        self._timeout = timeout
+        self._files = [open(self._directory / name, "w+") for name in ("stdout", "stderr")]
+        out, err = self._files
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, start_new_session=True
+        )
+
+    def pid(self, rank):
+        """The process id of a rank."""
+        return int(self._await(f"{rank}.pid").read_text())
+
+    def wait_ready(self, rank, word):
+        """Return when the rank has called ``ready(word)``."""
+        self._await(f"{rank}.{word}.ready")
+
+    def kill(self, rank, number=signal.SIGKILL):
+        """Send a signal to a rank."""
+        os.kill(self.pid(rank), number)
+
+    def finish(self, expect=0):
+        """Wait for the launcher's end; its exit code must be ``expect``, or anything if that is None."""
+        try:
+            self.process.wait(self._timeout)
+        except subprocess.TimeoutExpired:
+            self._fail(f"the job did not end within {self._timeout} s")
+        self._read_output()
+        self.returncode = self.process.returncode
+        if expect is not None and self.returncode != expect:
+            self._fail(f"the launcher's exit code is {self.returncode}, expected {expect}")
+        files = [self._directory / f"{rank}.json" for rank in range(self.size)]
+        self.results = [json.loads(file.read_text()) if file.exists() else None for file in files]
+        return self
+
+    def _await(self, name):
+        file = self._directory / name
+        deadline = time.monotonic() + self._timeout
+        while not file.exists():
+            if self.process.poll() is not None:
+                self._fail(f"the job ended before {name} was there")
+            if time.monotonic() > deadline:
+                self._fail(f"{name} was not there within {self._timeout} s")
+            time.sleep(0.005)
+        return file
+
+    def _read_output(self):
+        for file in self._files:
+            file.flush()
+        self.stdout, self.stderr = ((self._directory / name).read_text() for name in ("stdout", "stderr"))
+
+    def _fail(self, why):
+        if self.process.poll() is None:
+            for file in self._directory.glob("*.pid"):
+                _signal(int(file.read_text()), signal.SIGABRT)  # faulthandler writes where it hangs
+            time.sleep(1)
+        self.end()
+        self._read_output()
+        pytest.fail(f"{why}\n--- stdout\n{self.stdout}\n--- stderr\n{self.stderr}", pytrace=False)
+
+    def end(self):
+        """End whatever is left."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        for file in self._directory.glob("*.pid"):
+            # The ranks die with the launcher; this is for the day on which they do not.
+            deadline = time.monotonic() + 10
+            while _is_running(int(file.read_text())) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            if _is_running(int(file.read_text())):
+                _signal(int(file.read_text()), signal.SIGKILL)
+        for file in self._files:
+            file.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+
+
+def _signal(pid, number):
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def _is_running(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+class Ranks:
+    """Starts jobs: see the methods."""
+
+    def __init__(self, file, directories):
+        self._file = file
+        self._directories = directories
+
+    def __call__(self, size, function, *arguments, expect=0, **options):
+        """Run ``function(rank, size, *arguments)`` in every rank, to the end.
+
+        The function is one of the test file's own, at module level; arguments and result are what JSON can hold.
+        Options: those of ``start``, and ``expect``, the launcher's exit code (None: any).
+        """
+        with self.start(size, function, *arguments, **options) as job:
+            return job.finish(expect)
+
+    def start(self, size, function, *arguments, **options):
+        """Start the function in every rank and do not wait: ``with ranks.start(2, body) as job: ...``.
+
+        Options: ``timeout`` in seconds (a watchdog, 120), ``env`` (variables to add; None removes one), ``launcher``
+        (arguments of ``foldcast run``), ``python`` (arguments of the interpreter).
+        """
+        program = [str(HERE / "_ranks.py"), str(self._file), function.__name__, json.dumps(arguments)]
+        return self._start(size, program, **options)
+
+    def script(self, size, program, expect=0, **options):
+        """Run a script, given with its arguments, in every rank, to the end. Options as above; no results."""
+        with self._start(size, program, **options) as job:
+            return job.finish(expect)
+
+    def _start(self, size, program, timeout=120, env=None, launcher=(), python=()):
+        directory = tempfile.TemporaryDirectory(prefix="foldcast-test-")
+        self._directories.append(directory)
+        variables = {name: value for name, value in os.environ.items() if name not in OF_A_JOB}
+        variables["FOLDCAST_TEST_DIRECTORY"] = directory.name
+        variables.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        for name, value in (env or {}).items():
+            variables.pop(name, None)
+            if value is not None:
+                variables[name] = value
+        command = [str(LAUNCHER), "run", "-n", str(size), *launcher, "--", sys.executable, *python, *program]
+        return Job(size, command, directory.name, variables, timeout)
+
+
+@pytest.fixture
+def ranks(request):
+    directories = []
+    yield Ranks(request.path, directories)
+    for directory in directories:
+        directory.cleanup()
