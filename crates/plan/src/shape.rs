@@ -34,10 +34,14 @@ impl Shape {
     }
 
     /// Bytes of a full chunk: what fits a pair or gather buffer without cutting a cache line or, where buffers are
-    /// smaller than that, an element.
+    /// smaller than that, an element. Never less than one element, which [`verify`](crate::verify) refuses if it does
+    /// not fit.
     pub(crate) fn chunk(&self) -> usize {
         let whole = |unit: usize| self.geometry.chunk_bytes / unit * unit;
-        whole(self.unit()).max(whole(self.element))
+        match whole(self.unit()) {
+            0 => whole(self.element).max(self.element),
+            bytes => bytes,
+        }
     }
 
     /// The smallest number of bytes that is whole cache lines (of 64 bytes) and whole elements.

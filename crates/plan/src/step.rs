@@ -1,3 +1,5 @@
+use core::fmt;
+
 use types::transport::Counter;
 
 /// Bytes of the user's buffers: offsets into input and output.
@@ -93,4 +95,51 @@ pub enum Step {
         /// Round of the call.
         round: u64,
     },
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Slot => f.write_str("own slot"),
+            Place::Pair { reader, round } => write!(f, "hand-over buffer to rank {reader}, round {round}"),
+            Place::Gather { round } => write!(f, "own gather buffer, round {round}"),
+        }
+    }
+}
+
+impl fmt::Display for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Sources::Own => f.write_str("own input"),
+            Sources::Slots => f.write_str("own input and all slots"),
+            Sources::Pairs { round } => write!(f, "own input and hand-over buffers, round {round}"),
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::Stage { span, to } => write!(f, "Stage input {span:?} to {to}"),
+            Step::Announce => f.write_str("Announce"),
+            Step::Meet => f.write_str("Meet"),
+            Step::Publish { counter, round } => write!(f, "Publish {counter:?} round {round}"),
+            Step::Await { counter, round } => write!(f, "Await {counter:?} round {round}"),
+            Step::Fold { span, sources, also: None } => write!(f, "Fold output {span:?} from {sources}"),
+            Step::Fold { span, sources, also: Some(also) } => {
+                write!(f, "Fold output {span:?} from {sources}; also to {also}")
+            }
+            Step::FoldAndStage { span, round, stage: None } => {
+                write!(f, "Fold output {span:?} from own input and hand-over buffer, round {round}")
+            }
+            Step::FoldAndStage { span, round, stage: Some((staged, ahead)) } => write!(
+                f,
+                "Fold output {span:?} from own input and hand-over buffer, round {round}; stage input {staged:?} for \
+                 round {ahead}"
+            ),
+            Step::Collect { span, from, round } => {
+                write!(f, "Collect output {span:?} from gather buffer of rank {from}, round {round}")
+            }
+        }
+    }
 }

@@ -1,0 +1,156 @@
+//! What can be said of each plan by itself.
+
+use types::OpKind;
+use types::transport::Counter;
+
+use super::Call;
+use super::violation::{Fault, Violation};
+use crate::shape::{Plan, Shape};
+use crate::step::{Place, Sources, Span, Step};
+
+/// Checks every plan of every call, and that the ranks of each call agree.
+pub(super) fn check(calls: &[Call]) -> Result<(), Box<Violation>> {
+    let ranks = calls.first().map_or(0, |call| call.plans.len());
+    for (index, call) in calls.iter().enumerate() {
+        let violation = |rank, step: Option<(usize, &Step)>, fault| {
+            Box::new(Violation { call: index, rank, step: step.map(|(at, step)| (at, step.clone())), fault })
+        };
+        for (rank, plan) in call.plans.iter().enumerate() {
+            shape(&plan.shape, ranks, call.plans.len()).map_err(|fault| violation(rank, None, fault))?;
+            if call.mismatch && ranks < 2 {
+                return Err(violation(rank, None, Fault::Shape("one rank cannot disagree with itself")));
+            }
+            if !call.mismatch {
+                agreement(plan, &call.plans[0]).map_err(|fault| violation(rank, None, fault))?;
+            }
+            for (at, step) in plan.steps.iter().enumerate() {
+                self::step(step, plan, rank).map_err(|fault| violation(rank, Some((at, step)), fault))?;
+            }
+            order(plan).map_err(|(at, fault)| violation(rank, at.map(|at| (at, &plan.steps[at])), fault))?;
+        }
+    }
+    Ok(())
+}
+
+fn shape(shape: &Shape, ranks: usize, plans: usize) -> Result<(), Fault> {
+    let geometry = shape.geometry;
+    let table = [
+        (plans == ranks, "the calls of one sequence have different numbers of ranks"),
+        (shape.ranks == ranks, "not as many plans as the shape has ranks"),
+        (geometry.ranks == ranks, "areas of a group of another size"),
+        (shape.element > 0 && shape.bytes.is_multiple_of(shape.element), "not a whole number of elements"),
+        (shape.kind != OpKind::Barrier || shape.bytes == 0, "a barrier with a payload"),
+        (geometry.pair_depth > 0, "no pair buffers"),
+    ];
+    match table.into_iter().find(|(holds, _)| !holds) {
+        Some((_, what)) => Err(Fault::Shape(what)),
+        None => Ok(()),
+    }
+}
+
+fn agreement(plan: &Plan, first: &Plan) -> Result<(), Fault> {
+    let table = [
+        (plan.algorithm == first.algorithm, "algorithm"),
+        (plan.id == first.id, "id"),
+        (plan.rounds == first.rounds, "number of rounds"),
+        (plan.shape == first.shape, "shape"),
+    ];
+    match table.into_iter().find(|(holds, _)| !holds) {
+        Some((_, field)) => Err(Fault::Disagreement { other: 0, field }),
+        None => Ok(()),
+    }
+}
+
+/// One `Announce` and later one `Meet`, and nothing that counts before it.
+fn order(plan: &Plan) -> Result<(), (Option<usize>, Fault)> {
+    let positions = |wanted: &Step| -> Vec<usize> {
+        let all = plan.steps.iter().enumerate();
+        all.filter(|(_, step)| *step == wanted).map(|(at, _)| at).collect()
+    };
+    let (announced, met) = (positions(&Step::Announce), positions(&Step::Meet));
+    let meet = match (plan.shape.ranks, announced.as_slice(), met.as_slice()) {
+        (1, [], []) => return Ok(()),
+        (ranks, [announce], [meet]) if ranks > 1 && announce < meet => *meet,
+        _ => return Err((None, Fault::Headers)),
+    };
+    let early = |step: &Step| !matches!(step, Step::Stage { .. } | Step::Announce);
+    match plan.steps[..meet].iter().position(early) {
+        Some(at) => Err((Some(at), Fault::BeforeMeet)),
+        None => Ok(()),
+    }
+}
+
+fn step(step: &Step, plan: &Plan, rank: usize) -> Result<(), Fault> {
+    match step {
+        Step::Stage { span: staged, to } => {
+            span(staged, &plan.shape)?;
+            place(to, staged, plan, rank)
+        }
+        Step::Announce | Step::Meet => Ok(()),
+        Step::Publish { counter, round: at } | Step::Await { counter, round: at } => match counter {
+            Counter::Staged | Counter::Folded => round(*at, plan),
+            Counter::Verdict | Counter::Taken => Err(Fault::ForeignCounter(*counter)),
+        },
+        Step::Fold { span: folded, sources, also } => {
+            span(folded, &plan.shape)?;
+            match sources {
+                Sources::Own => {}
+                Sources::Slots => place(&Place::Slot, folded, plan, rank)?,
+                Sources::Pairs { round: at } => pair(*at, folded, plan)?,
+            }
+            also.as_ref().map_or(Ok(()), |to| place(to, folded, plan, rank))
+        }
+        Step::FoldAndStage { span: folded, round: at, stage } => {
+            if plan.shape.ranks != 2 {
+                return Err(Fault::NotTwoRanks);
+            }
+            span(folded, &plan.shape)?;
+            pair(*at, folded, plan)?;
+            let Some((staged, ahead)) = stage else { return Ok(()) };
+            span(staged, &plan.shape)?;
+            pair(*ahead, staged, plan)
+        }
+        Step::Collect { span: collected, from, round: at } => {
+            span(collected, &plan.shape)?;
+            peer(*from, plan, rank)?;
+            pair(*at, collected, plan)
+        }
+    }
+}
+
+fn span(span: &Span, shape: &Shape) -> Result<(), Fault> {
+    if span.is_empty() || span.end > shape.bytes {
+        return Err(Fault::Span { bytes: shape.bytes });
+    }
+    if !span.start.is_multiple_of(shape.element) || !span.end.is_multiple_of(shape.element) {
+        return Err(Fault::CutElement { element: shape.element });
+    }
+    Ok(())
+}
+
+fn peer(named: usize, plan: &Plan, rank: usize) -> Result<(), Fault> {
+    if named == rank || named >= plan.shape.ranks { Err(Fault::NotAPeer { named }) } else { Ok(()) }
+}
+
+fn round(round: u64, plan: &Plan) -> Result<(), Fault> {
+    if round >= plan.rounds { Err(Fault::Round { round, rounds: plan.rounds }) } else { Ok(()) }
+}
+
+fn room(span: &Span, room: usize) -> Result<(), Fault> {
+    if span.len() > room { Err(Fault::Room { bytes: span.len(), room }) } else { Ok(()) }
+}
+
+/// A pair or gather buffer of a round: both hold a chunk.
+fn pair(at: u64, span: &Span, plan: &Plan) -> Result<(), Fault> {
+    round(at, plan)?;
+    room(span, plan.shape.geometry.chunk_bytes)
+}
+
+fn place(place: &Place, span: &Span, plan: &Plan, rank: usize) -> Result<(), Fault> {
+    match place {
+        Place::Slot if *span != (0..plan.shape.bytes) => Err(Fault::PartOfSlot),
+        Place::Slot => room(span, plan.shape.geometry.slot_bytes),
+        Place::Pair { reader, round } => peer(*reader, plan, rank).and_then(|()| pair(*round, span, plan)),
+        Place::Gather { round } => pair(*round, span, plan),
+    }
+}

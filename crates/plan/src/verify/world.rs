@@ -1,0 +1,460 @@
+//! All ranks, run through all calls on symbols.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use types::transport::Counter;
+
+use super::memory::{Conflict, Event, Memory, Value};
+use super::symbols::{Symbol, Symbols};
+use super::violation::{Area, Fault, Missing, Violation};
+use super::{Call, Proof, Start};
+use crate::shape::Shape;
+use crate::step::{Place, Sources, Span, Step};
+
+/// What a rank does next.
+enum Action<'a> {
+    Step(&'a Step),
+    /// After a mismatch: "I have seen it on every rank".
+    GiveVerdict,
+    /// After a mismatch: wait until every other rank has seen it.
+    HearVerdicts,
+}
+
+/// Where a rank stands.
+struct Rank {
+    call: usize,
+    step: usize,
+    /// Vector clock: of each rank the last tick that happened before this rank's present.
+    clock: Vec<u64>,
+    /// Call and step of each of its ticks.
+    log: Vec<(usize, usize)>,
+    /// Output written in this call: disjoint, ascending.
+    output: Vec<Span>,
+}
+
+/// A published value, and what its publisher knew then.
+type Published = (u64, Rc<[u64]>);
+
+pub(super) struct World<'a> {
+    calls: &'a [Call],
+    /// Sequence and use count of each call.
+    positions: Vec<(u64, u64)>,
+    start: Start,
+    ranks: Vec<Rank>,
+    memory: Memory,
+    symbols: Symbols,
+    /// Every value that each counter of each rank ever had, ascending.
+    counters: HashMap<(usize, Counter), Vec<Published>>,
+    /// What each header cell holds: owner, and sequence.
+    headers: HashMap<Area, (usize, Published)>,
+}
+
+impl<'a> World<'a> {
+    /// Before the first of these calls, whose form is right.
+    pub(super) fn new(calls: &'a [Call], start: Start) -> World<'a> {
+        let ranks = calls.first().map_or(0, |call| call.plans.len());
+        let (mut sequence, mut uses) = (start.sequence, start.uses);
+        let mut positions = Vec::with_capacity(calls.len());
+        for call in calls {
+            positions.push((sequence, uses));
+            sequence += 1;
+            uses += if call.mismatch { 0 } else { call.plans[0].rounds };
+        }
+        let rank = |_| Rank { call: 0, step: 0, clock: vec![0; ranks], log: Vec::new(), output: Vec::new() };
+        World {
+            calls,
+            positions,
+            start,
+            ranks: (0..ranks).map(rank).collect(),
+            memory: Memory::default(),
+            symbols: Symbols::default(),
+            counters: HashMap::new(),
+            headers: HashMap::new(),
+        }
+    }
+
+    /// Runs whoever can run, to the end.
+    pub(super) fn run(mut self) -> Result<Proof, Box<Violation>> {
+        loop {
+            let mut stuck = None;
+            let mut moved = false;
+            for rank in 0..self.ranks.len() {
+                loop {
+                    self.finish_calls(rank)?;
+                    if self.ranks[rank].call == self.calls.len() {
+                        break;
+                    }
+                    if let Some(missing) = self.missing(rank) {
+                        stuck.get_or_insert((rank, missing));
+                        break;
+                    }
+                    self.advance(rank).map_err(|fault| self.violation(rank, fault))?;
+                    moved = true;
+                }
+            }
+            match stuck {
+                None => break,
+                Some((rank, missing)) if !moved => return Err(self.violation(rank, Fault::Deadlock(missing))),
+                Some(_) => {}
+            }
+        }
+        let steps = self.ranks.iter().map(|rank| rank.log.len()).sum();
+        Ok(Proof { steps, areas: self.memory.areas() })
+    }
+
+    fn violation(&self, rank: usize, fault: Fault) -> Box<Violation> {
+        let Rank { call, step, .. } = self.ranks[rank];
+        let of = self.calls[call].plans[rank].steps.get(step);
+        Box::new(Violation { call, rank, step: of.map(|of| (step, of.clone())), fault })
+    }
+
+    fn shape(&self, rank: usize) -> &'a Shape {
+        &self.calls[self.ranks[rank].call].plans[rank].shape
+    }
+
+    /// Sequence and use count of the call in which this rank is.
+    fn position(&self, rank: usize) -> (u64, u64) {
+        self.positions[self.ranks[rank].call]
+    }
+
+    /// `None` at the end of the call.
+    fn action(&self, rank: usize) -> Option<Action<'a>> {
+        let Rank { call, step, .. } = self.ranks[rank];
+        let call = &self.calls[call];
+        let steps = &call.plans[rank].steps;
+        if !call.mismatch {
+            return steps.get(step).map(Action::Step);
+        }
+        let end = steps.iter().position(|step| *step == Step::Meet).map_or(steps.len(), |meet| meet + 1);
+        match step.checked_sub(end) {
+            None => Some(Action::Step(&steps[step])),
+            Some(0) => Some(Action::GiveVerdict),
+            Some(1) => Some(Action::HearVerdicts),
+            Some(_) => None,
+        }
+    }
+
+    /// Goes on to the next call whose end has not been reached.
+    fn finish_calls(&mut self, rank: usize) -> Result<(), Box<Violation>> {
+        while self.ranks[rank].call < self.calls.len() && self.action(rank).is_none() {
+            let mut next = 0;
+            let end = self.shape(rank).bytes;
+            for written in self.ranks[rank].output.iter().chain([&(end..end)]) {
+                if written.start > next && !self.calls[self.ranks[rank].call].mismatch {
+                    let span = next..written.start;
+                    return Err(self.violation(rank, Fault::OutputMissing { span }));
+                }
+                next = written.end;
+            }
+            let rank = &mut self.ranks[rank];
+            rank.output.clear();
+            rank.step = 0;
+            rank.call += 1;
+        }
+        Ok(())
+    }
+
+    /// What the next action of a rank still waits for.
+    fn missing(&self, rank: usize) -> Option<Missing> {
+        let (sequence, uses) = self.position(rank);
+        let mut others = (0..self.ranks.len()).filter(|other| *other != rank);
+        let (counter, value) = match self.action(rank)? {
+            Action::Step(Step::Meet) => {
+                let there = |from| {
+                    self.headers
+                        .get(&self.header(from, sequence))
+                        .is_some_and(|(owner, published)| *owner == from && published.0 == sequence)
+                };
+                return others.find(|from| !there(*from)).map(|from| Missing::Header { from });
+            }
+            Action::Step(Step::Await { counter, round }) => (*counter, uses + round + 1),
+            Action::HearVerdicts => (Counter::Verdict, sequence + 1),
+            Action::Step(_) | Action::GiveVerdict => return None,
+        };
+        let from = others.find(|from| self.reached(*from, counter, value).is_none())?;
+        Some(Missing::Counter { from, counter, value })
+    }
+
+    /// The first publication by which a counter reached a value.
+    fn reached(&self, from: usize, counter: Counter, value: u64) -> Option<&Published> {
+        let history = self.counters.get(&(from, counter))?;
+        history.get(history.partition_point(|(reached, _)| *reached < value))
+    }
+
+    /// Runs the next action, which waits for nothing.
+    fn advance(&mut self, rank: usize) -> Result<(), Fault> {
+        let (sequence, uses) = self.position(rank);
+        let (call, step) = (self.ranks[rank].call, self.ranks[rank].step);
+        self.ranks[rank].log.push((call, step));
+        self.ranks[rank].clock[rank] += 1;
+        match self.action(rank) {
+            None => {}
+            Some(Action::GiveVerdict) => self.publish(rank, Counter::Verdict, sequence + 1, sequence)?,
+            Some(Action::HearVerdicts) => self.join_counters(rank, Counter::Verdict, sequence + 1),
+            Some(Action::Step(step)) => match step {
+                Step::Stage { span, to } => self.stage(rank, span, *to)?,
+                Step::Announce => self.announce(rank, sequence)?,
+                Step::Meet => self.meet(rank, sequence)?,
+                Step::Publish { counter, round } => self.publish(rank, *counter, uses + round + 1, self.start.uses)?,
+                Step::Await { counter, round } => self.join_counters(rank, *counter, uses + round + 1),
+                Step::Fold { span, sources, also } => self.fold(rank, span, *sources, *also)?,
+                Step::FoldAndStage { span, round, stage } => {
+                    self.fold_and_stage(rank, span, *round, stage.as_ref())?;
+                }
+                Step::Collect { span, from, round } => self.collect(rank, span, *from, *round)?,
+            },
+        }
+        self.ranks[rank].step += 1;
+        Ok(())
+    }
+
+    fn now(&self, rank: usize) -> Event {
+        Event { rank, tick: self.ranks[rank].clock[rank] }
+    }
+
+    fn known(&self, rank: usize) -> Rc<[u64]> {
+        self.ranks[rank].clock.as_slice().into()
+    }
+
+    fn join(&mut self, rank: usize, other: &[u64]) {
+        for (own, other) in self.ranks[rank].clock.iter_mut().zip(other) {
+            *own = (*own).max(*other);
+        }
+    }
+
+    fn announce(&mut self, rank: usize, sequence: u64) -> Result<(), Fault> {
+        let area = self.header(rank, sequence);
+        // The content of a header is looked up in `headers`; here it is written for the sake of races alone.
+        let symbol = self.symbols.input(rank, self.ranks[rank].call);
+        self.write(rank, area, 0..1, Value { symbol, origin: 0 })?;
+        self.headers.insert(area, (rank, (sequence, self.known(rank))));
+        Ok(())
+    }
+
+    fn meet(&mut self, rank: usize, sequence: u64) -> Result<(), Fault> {
+        for other in (0..self.ranks.len()).filter(|other| *other != rank) {
+            let area = self.header(other, sequence);
+            let known = self.headers.get(&area).map(|(_, (_, known))| Rc::clone(known));
+            self.join(rank, &known.unwrap_or_default());
+            self.read(rank, area, 0..1)?;
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self, rank: usize, counter: Counter, value: u64, initial: u64) -> Result<(), Fault> {
+        let known = self.known(rank);
+        let history = self.counters.entry((rank, counter)).or_default();
+        let from = history.last().map_or(initial, |(value, _)| *value);
+        if value <= from {
+            return Err(Fault::CounterBackwards { counter, from, to: value });
+        }
+        history.push((value, known));
+        Ok(())
+    }
+
+    fn join_counters(&mut self, rank: usize, counter: Counter, value: u64) {
+        for other in (0..self.ranks.len()).filter(|other| *other != rank) {
+            let known = self.reached(other, counter, value).map(|(_, known)| Rc::clone(known));
+            self.join(rank, &known.unwrap_or_default());
+        }
+    }
+
+    fn stage(&mut self, rank: usize, span: &Span, to: Place) -> Result<(), Fault> {
+        self.read_input(rank, span)?;
+        let symbol = self.symbols.input(rank, self.ranks[rank].call);
+        let area = self.area(rank, to);
+        self.write(rank, area, 0..span.len(), Value { symbol, origin: span.start })
+    }
+
+    fn fold(&mut self, rank: usize, span: &Span, sources: Sources, also: Option<Place>) -> Result<(), Fault> {
+        self.read_input(rank, span)?;
+        let areas = self.sources(rank, sources);
+        let also = also.map(|place| self.area(rank, place));
+        if areas.iter().any(|source| source.is_some() && *source == also) {
+            return Err(Fault::Aliased);
+        }
+        let mut operands = Vec::with_capacity(areas.len());
+        for area in areas {
+            operands.push(self.operand(rank, span, area)?);
+        }
+        for (part, symbols) in refine(span, &operands) {
+            let symbol = self.symbols.tree(&symbols);
+            self.write_output(rank, &part, symbol)?;
+            if let Some(area) = also {
+                let bytes = part.start - span.start..part.end - span.start;
+                self.write(rank, area, bytes, Value { symbol, origin: span.start })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn fold_and_stage(
+        &mut self,
+        rank: usize,
+        span: &Span,
+        round: u64,
+        stage: Option<&(Span, u64)>,
+    ) -> Result<(), Fault> {
+        let sources = Sources::Pairs { round };
+        let Some((staged, ahead)) = stage else { return self.fold(rank, span, sources, None) };
+        let to = Place::Pair { reader: 1 - rank, round: *ahead };
+        // One loop does both, in an order of its own: neither may touch what the other writes.
+        let same_area = self.sources(rank, sources).contains(&Some(self.area(rank, to)));
+        if same_area || (staged.start < span.end && span.start < staged.end) {
+            return Err(Fault::Aliased);
+        }
+        self.fold(rank, span, sources, None)?;
+        self.stage(rank, staged, to)
+    }
+
+    fn collect(&mut self, rank: usize, span: &Span, from: usize, round: u64) -> Result<(), Fault> {
+        let area = Some(self.gather(rank, from, round));
+        for (part, symbol) in self.operand(rank, span, area)? {
+            self.write_output(rank, &part, symbol)?;
+        }
+        Ok(())
+    }
+
+    /// What each rank gives to a fold, in the order of the tree; `None` is the own input.
+    fn sources(&self, rank: usize, sources: Sources) -> Vec<Option<Area>> {
+        let (sequence, uses) = self.position(rank);
+        let of = |other: usize| match sources {
+            _ if other == rank => None,
+            Sources::Own => None,
+            Sources::Slots => Some(self.slot(other, sequence)),
+            Sources::Pairs { round } => Some(self.pair(other, rank, uses + round, self.shape(rank))),
+        };
+        match sources {
+            Sources::Own => vec![None],
+            Sources::Slots | Sources::Pairs { .. } => (0..self.ranks.len()).map(of).collect(),
+        }
+    }
+
+    /// What a source holds for the output `span`: intervals of the user's buffers, and their symbols.
+    fn operand(&mut self, rank: usize, span: &Span, area: Option<Area>) -> Result<Vec<(Span, Symbol)>, Fault> {
+        let Some(area) = area else {
+            return Ok(vec![(span.clone(), self.symbols.input(rank, self.ranks[rank].call))]);
+        };
+        let mut found = Vec::new();
+        for (bytes, value) in self.read(rank, area, 0..span.len())? {
+            let part = span.start + bytes.start..span.start + bytes.end;
+            if value.origin != span.start {
+                return Err(Fault::Misplaced { span: part, from: value.origin + bytes.start });
+            }
+            found.push((part, value.symbol));
+        }
+        Ok(found)
+    }
+
+    fn read_input(&self, rank: usize, span: &Span) -> Result<(), Fault> {
+        match overlap(&self.ranks[rank].output, span) {
+            Some(span) => Err(Fault::InputOverwritten { span }),
+            None => Ok(()),
+        }
+    }
+
+    fn write_output(&mut self, rank: usize, span: &Span, symbol: Symbol) -> Result<(), Fault> {
+        let call = self.ranks[rank].call;
+        let expected = self.symbols.result(self.ranks.len(), call);
+        if symbol != expected {
+            let [got, expected] = [symbol, expected].map(|symbol| self.symbols.words(symbol, call));
+            return Err(Fault::WrongTree { span: span.clone(), got, expected });
+        }
+        let output = &mut self.ranks[rank].output;
+        if let Some(span) = overlap(output, span) {
+            return Err(Fault::OutputTwice { span });
+        }
+        let at = output.partition_point(|written| written.end < span.start);
+        match output.get_mut(at) {
+            Some(written) if written.end == span.start => written.end = span.end,
+            _ => output.insert(at, span.clone()),
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, rank: usize, area: Area, bytes: Span, value: Value) -> Result<(), Fault> {
+        let now = self.now(rank);
+        let done = self.memory.write(area, bytes, value, now, &self.ranks[rank].clock);
+        done.map_err(|conflict| self.fault(area, conflict))
+    }
+
+    fn read(&mut self, rank: usize, area: Area, bytes: Span) -> Result<Vec<(Span, Value)>, Fault> {
+        let now = self.now(rank);
+        let found = self.memory.read(area, bytes, now, &self.ranks[rank].clock);
+        found.map_err(|conflict| self.fault(area, conflict))
+    }
+
+    fn fault(&self, area: Area, conflict: Conflict) -> Fault {
+        match conflict {
+            Conflict::Unwritten { bytes } => Fault::Unwritten { area, bytes },
+            Conflict::Race { bytes, access, other_access, other: Event { rank, tick } } => {
+                // Ticks count from 1, and each has its entry in the log.
+                let index = usize::try_from(tick - 1).unwrap_or(usize::MAX);
+                let (other_call, other_step) = self.ranks[rank].log[index];
+                Fault::Race { area, bytes, access, other_access, other: rank, other_call, other_step }
+            }
+        }
+    }
+
+    fn area(&self, writer: usize, place: Place) -> Area {
+        let (sequence, uses) = self.position(writer);
+        match place {
+            Place::Slot => self.slot(writer, sequence),
+            Place::Pair { reader, round } => self.pair(writer, reader, uses + round, self.shape(writer)),
+            Place::Gather { round } => self.gather(writer, writer, round),
+        }
+    }
+
+    /// Two ranks share two cells, which change hands with every call; more have two each, used in turn.
+    fn cell(&self, owner: usize, sequence: u64) -> (usize, u64) {
+        match self.ranks.len() {
+            2 => (0, (u64::from(owner == 1) + sequence) & 1),
+            _ => (owner, sequence & 1),
+        }
+    }
+
+    fn header(&self, owner: usize, sequence: u64) -> Area {
+        let (owner, cell) = self.cell(owner, sequence);
+        Area::Header { owner, cell }
+    }
+
+    fn slot(&self, owner: usize, sequence: u64) -> Area {
+        let (owner, cell) = self.cell(owner, sequence);
+        Area::Slot { owner, cell }
+    }
+
+    /// The sides of a pair of buffers change with each use of the same buffers.
+    fn pair(&self, writer: usize, reader: usize, turn: u64, shape: &Shape) -> Area {
+        let depth = u64::try_from(shape.geometry.pair_depth).unwrap_or(u64::MAX);
+        let side = (u64::from(writer > reader) + turn / depth) & 1;
+        Area::Pair { low: writer.min(reader), high: writer.max(reader), index: turn % depth, side }
+    }
+
+    fn gather(&self, seen_by: usize, owner: usize, round: u64) -> Area {
+        let (_, uses) = self.position(seen_by);
+        Area::Gather { owner, index: (uses + round) & 1 }
+    }
+}
+
+/// The first part of `span` that lies in these disjoint ascending spans.
+fn overlap(spans: &[Span], span: &Span) -> Option<Span> {
+    let first = spans.get(spans.partition_point(|other| other.end <= span.start))?;
+    let common = first.start.max(span.start)..first.end.min(span.end);
+    (!common.is_empty()).then_some(common)
+}
+
+/// Cuts `span` wherever any operand's symbol changes: the parts, and each operand's symbol there.
+fn refine(span: &Span, operands: &[Vec<(Span, Symbol)>]) -> Vec<(Span, Vec<Symbol>)> {
+    let mut cuts: Vec<usize> = operands.iter().flatten().map(|(part, _)| part.start).collect();
+    cuts.push(span.end);
+    cuts.sort_unstable();
+    cuts.dedup();
+    let symbol_at =
+        |operand: &Vec<(Span, Symbol)>, at: usize| operand[operand.partition_point(|(part, _)| part.end <= at)].1;
+    let part = |pair: &[usize]| {
+        let symbols = operands.iter().map(|operand| symbol_at(operand, pair[0])).collect();
+        (pair[0]..pair[1], symbols)
+    };
+    cuts.windows(2).map(part).collect()
+}

@@ -1,0 +1,127 @@
+//! Every algorithm is right, for every number of ranks to 17, around every size at which something changes.
+
+mod common;
+
+use common::{algorithm, small, small_shape};
+use foldcast_plan::verify::{self, Call, Start};
+use foldcast_plan::{ALGORITHMS, Shape, select};
+use types::transport::Geometry;
+
+/// Sizes at which a plan may change its form, in elements of `element` bytes.
+fn sizes(geometry: &Geometry, element: usize) -> Vec<usize> {
+    let Geometry { ranks, slot_bytes, chunk_bytes, .. } = *geometry;
+    let around = |bytes: usize| [bytes.saturating_sub(element), bytes, bytes + element];
+    let mut sizes = vec![0, element, 3 * element, 7 * element, 1001 * element, 12_345 * element];
+    let lines = [48, 64, ranks * 64, slot_bytes, chunk_bytes, 2 * chunk_bytes, 3 * chunk_bytes, 5 * chunk_bytes];
+    let rounds = [ranks * chunk_bytes, (ranks - 1) * chunk_bytes, 2 * ranks * chunk_bytes, 3 * ranks * chunk_bytes];
+    sizes.extend(lines.into_iter().chain(rounds).flat_map(around));
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes
+}
+
+fn prove_all(geometry: impl Fn(usize) -> Geometry, extra: &[usize], starts: impl Fn(usize) -> Vec<Start>) -> usize {
+    let mut proofs = 0;
+    for ranks in 1..=17 {
+        for element in [1, 2, 4, 8] {
+            let geometry = geometry(ranks);
+            let mut sizes = sizes(&geometry, element);
+            sizes.extend(extra.iter().map(|elements| elements * element));
+            for bytes in sizes {
+                let shape = Shape { geometry, ..Shape::all_reduce(ranks, bytes, element) };
+                for algorithm in ALGORITHMS.iter().filter(|algorithm| algorithm.applies(&shape)) {
+                    for start in starts(ranks) {
+                        let proof = verify::algorithm(*algorithm, &shape, 3, start);
+                        proof.unwrap_or_else(|violation| panic!("{} {shape:?}: {violation}", algorithm.name()));
+                        proofs += 1;
+                    }
+                }
+            }
+        }
+    }
+    proofs
+}
+
+#[test]
+fn every_algorithm_is_right_in_the_areas_that_groups_have() {
+    let several_mib = [(1 << 20) + 3, 700_001];
+    assert!(prove_all(Geometry::of, &several_mib, |_| vec![Start { sequence: 1, uses: 5 }]) > 3000);
+}
+
+#[test]
+fn every_algorithm_is_right_in_small_areas_from_every_turn() {
+    // Two ranks use 4 buffers of two sides, so all repeats after 8 turns; more ranks use one; cells repeat after 2.
+    let starts = |ranks| match ranks {
+        2 => (0..16).map(|n| Start { sequence: n & 1, uses: n / 2 }).collect(),
+        _ => [(0, 0), (1, 0), (0, 1), (1, 1)].map(|(sequence, uses)| Start { sequence, uses }).to_vec(),
+    };
+    assert!(prove_all(small, &[], starts) > 10_000);
+}
+
+#[test]
+fn every_shape_has_an_algorithm_and_its_choice_is_right() {
+    for ranks in 1..=17 {
+        for bytes in sizes(&Geometry::of(ranks), 4).into_iter().chain([8 << 20]) {
+            let shape = Shape::all_reduce(ranks, bytes, 4);
+            verify::algorithm(select(&shape), &shape, 2, Start::default()).unwrap();
+        }
+        let barrier = Shape::barrier(ranks);
+        verify::algorithm(select(&barrier), &barrier, 4, Start::default()).unwrap();
+    }
+}
+
+#[test]
+fn areas_of_odd_sizes_are_used_rightly() {
+    for ranks in 2..=6 {
+        for (slot_bytes, chunk_bytes) in [(8, 8), (7, 9), (40, 63), (100, 65), (1000, 200)] {
+            let pair_depth = if ranks == 2 { 3 } else { 1 };
+            let geometry = Geometry { ranks, slot_bytes, chunk_bytes, pair_depth };
+            for bytes in (0..60).map(|elements| elements * 8) {
+                let shape = Shape { geometry, ..Shape::all_reduce(ranks, bytes, 8) };
+                verify::algorithm(select(&shape), &shape, 3, Start::default())
+                    .unwrap_or_else(|violation| panic!("{shape:?}: {violation}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn many_calls_back_to_back_are_right() {
+    for (name, shape) in [
+        ("flat", small_shape(2, 96)),
+        ("flat", small_shape(5, 33)),
+        ("one_shot", small_shape(2, 700)),
+        ("reduce_scatter_allgather", small_shape(6, 2000)),
+    ] {
+        let proof = verify::algorithm(algorithm(name), &shape, 50, Start::default()).unwrap();
+        let steps: usize = Call::of(algorithm(name), &shape).plans.iter().map(|plan| plan.steps.len()).sum();
+        assert_eq!(proof.steps, 50 * steps, "each step of each rank and call was run");
+    }
+}
+
+#[test]
+fn memory_stays_within_the_areas_of_the_group() {
+    // Both cells of a slot and their headers; all pair buffers; both gather buffers.
+    let touched = |name, shape| verify::algorithm(algorithm(name), &shape, 20, Start::default()).unwrap().areas;
+    assert_eq!(touched("flat", small_shape(2, 96)), 2 + 2);
+    assert_eq!(touched("flat", small_shape(4, 96)), 4 * (2 + 2));
+    assert_eq!(touched("one_shot", small_shape(2, 2000)), 2 + 4 * 2);
+    assert_eq!(touched("reduce_scatter_allgather", small_shape(4, 2000)), 4 * 2 + 6 * 2 + 4 * 2);
+}
+
+#[test]
+fn plans_run_right_on_bytes_in_any_order() {
+    for ranks in 1..=7 {
+        for bytes in [0, 1, 33, 96, 97, 300, 700] {
+            let shape = small_shape(ranks, bytes);
+            for algorithm in ALGORITHMS.iter().filter(|algorithm| algorithm.applies(&shape)) {
+                for seed in 0..6 {
+                    let calls = vec![Call::of(*algorithm, &shape); 4];
+                    let start = Start { sequence: seed, uses: seed };
+                    let done = common::run(&calls, start, seed, seed % 2 == 0);
+                    done.unwrap_or_else(|wrong| panic!("{} {shape:?} seed {seed}: {wrong}", algorithm.name()));
+                }
+            }
+        }
+    }
+}
