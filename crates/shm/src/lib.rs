@@ -1,2 +1,57 @@
-//! shm
+//! Shared memory between the processes of one host, waiting, and the birth and death of processes.
+//!
+//! [`Meeting::meet`](meeting::Meeting::meet) brings the ranks of a job together and gives a [`World`](world::World) and a
+//! [`Monitor`](monitor::Monitor), which one thread runs. [`World::request_group`](world::World::request_group) gives the
+//! memory of a group, [`GroupWindows`](windows::GroupWindows), which is the engine's
+//! [`Windows`](types::transport::Windows); [`GroupPeers`](world::GroupPeers) are its
+//! [`Peers`](types::transport::Peers). [`Waiter`](wait::Waiter) passes the time until a peer has done its part.
+//!
+//! The protocol and why it holds: `README.md` beside this crate.
+
+pub mod door;
+pub mod header;
+pub mod layout;
+pub mod primitive;
+
+// Only the modules above are checked by loom, whose atomics cannot lie in shared memory.
+#[cfg(not(loom))]
+mod death;
+#[cfg(not(loom))]
+pub mod fork;
+#[cfg(not(loom))]
+pub mod groups;
+#[cfg(not(loom))]
 pub mod launcher;
+#[cfg(not(loom))]
+pub mod meeting;
+#[cfg(not(loom))]
+pub mod monitor;
+#[cfg(not(loom))]
+mod retry;
+#[cfg(not(loom))]
+pub mod segment;
+#[cfg(not(loom))]
+mod socket;
+#[cfg(not(loom))]
+pub mod wait;
+#[cfg(not(loom))]
+pub mod windows;
+#[cfg(not(loom))]
+mod wire;
+#[cfg(not(loom))]
+pub mod world;
+
+#[cfg(not(loom))]
+pub use fork::Home;
+#[cfg(not(loom))]
+pub use groups::{GroupKey, Request};
+#[cfg(not(loom))]
+pub use meeting::{JobKey, Meeting};
+#[cfg(not(loom))]
+pub use monitor::Monitor;
+#[cfg(not(loom))]
+pub use wait::{Waiter, Woken};
+#[cfg(not(loom))]
+pub use windows::GroupWindows;
+#[cfg(not(loom))]
+pub use world::{GroupPeers, MonotonicClock, World};

@@ -1,0 +1,267 @@
+//! Where the areas of a group lie in its segment: computed from the geometry, the same on every rank.
+
+use types::transport::{Channel, Counter, Geometry};
+use types::{Error, Result};
+
+use crate::header::PAYLOAD_OFFSET;
+
+/// Things that different ranks write lie this far apart: processors fetch lines in adjacent pairs.
+pub const LINE_BYTES: usize = 128;
+/// Added to each chunk so that the same offsets of different buffers do not share a cache set (4 KiB aliasing).
+pub const STAGGER_BYTES: usize = 4096;
+/// The segment's own header.
+pub const HEADER_BYTES: usize = 4096;
+/// Entries of a list of named calls.
+pub const RING_ENTRIES: usize = 1024;
+/// Bytes of an entry: a 128-bit identity.
+const ENTRY_BYTES: usize = 16;
+/// A side line: the length and a fingerprint of at most 256 bytes.
+const SIDE_BYTES: usize = 3 * LINE_BYTES;
+const CHANNELS: usize = 2;
+const COUNTERS: usize = 4;
+
+const AT_ANNOUNCED: usize = CHANNELS * COUNTERS * LINE_BYTES;
+const AT_RELEASED: usize = AT_ANNOUNCED + LINE_BYTES;
+const AT_CAUSE: usize = AT_RELEASED + LINE_BYTES;
+const AT_SIDE: usize = AT_CAUSE + LINE_BYTES;
+const CONTROL_BYTES: usize = AT_SIDE + CHANNELS * SIDE_BYTES;
+
+/// Offsets of the areas in a group's segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    geometry: Geometry,
+    slot_stride: usize,
+    chunk_stride: usize,
+    depth_mask: u64,
+    depth_shift: u32,
+    control: usize,
+    slots: usize,
+    slots_per_channel: usize,
+    pairs: usize,
+    pairs_per_channel: usize,
+    gathers: usize,
+    gathers_per_channel: usize,
+    rings: usize,
+    order: usize,
+    total: usize,
+}
+
+/// A counter of bytes laid out so far that notices overflow.
+struct Cursor(Option<usize>);
+
+impl Cursor {
+    fn take(&mut self, count: usize, each: usize) -> usize {
+        let at = self.0.unwrap_or(0);
+        let end = count.checked_mul(each).and_then(|bytes| at.checked_add(bytes));
+        self.0 = match (self.0, end) {
+            (Some(_), Some(end)) => end.checked_next_multiple_of(LINE_BYTES),
+            _ => None,
+        };
+        at
+    }
+}
+
+impl Layout {
+    /// The layout of a group with this geometry.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the sizes are not what the protocol can work with: it may come from a peer.
+    pub fn new(geometry: Geometry) -> Result<Layout> {
+        let Geometry { ranks, slot_bytes, chunk_bytes, pair_depth } = geometry;
+        let sane = (1..=1 << 16).contains(&ranks)
+            && (64..=1 << 24).contains(&slot_bytes)
+            && (64..=1 << 28).contains(&chunk_bytes)
+            && (1..=64).contains(&pair_depth)
+            && slot_bytes.is_multiple_of(64)
+            && chunk_bytes.is_multiple_of(64)
+            && pair_depth.is_power_of_two();
+        let wrong = || {
+            Error::invalid(
+                "group geometry",
+                "1 to 65536 ranks, slots of 64 B to 16 MiB and chunks of 64 B to 256 MiB in whole cache lines, a power of two \
+                 up to 64 as depth, and a total that fits the address space",
+                format!("{geometry:?}"),
+            )
+        };
+        if !sane {
+            return Err(wrong());
+        }
+        let slot_stride = (PAYLOAD_OFFSET + slot_bytes).next_multiple_of(LINE_BYTES);
+        let chunk_stride = chunk_bytes + STAGGER_BYTES;
+        let cells = if ranks == 2 { 2 } else { 2 * ranks };
+        let pair_count = ranks * (ranks - 1) / 2;
+        let buffers = pair_count * pair_depth * 2;
+        let mut cursor = Cursor(Some(HEADER_BYTES + 2 * LINE_BYTES));
+        let control = cursor.take(ranks, CONTROL_BYTES);
+        let rings = cursor.take(ranks, RING_ENTRIES * ENTRY_BYTES);
+        let order = cursor.take(RING_ENTRIES, ENTRY_BYTES);
+        let slots = cursor.take(CHANNELS * cells, slot_stride);
+        let gathers = cursor.take(CHANNELS * 2 * ranks, chunk_stride);
+        let pairs = cursor.take(CHANNELS * buffers, chunk_stride);
+        let total = cursor.0.and_then(|end| end.checked_next_multiple_of(4096));
+        let total = total.filter(|total| isize::try_from(*total).is_ok()).ok_or_else(wrong)?;
+        Ok(Layout {
+            geometry,
+            slot_stride,
+            chunk_stride,
+            depth_mask: count(pair_depth) - 1,
+            depth_shift: pair_depth.trailing_zeros(),
+            control,
+            slots,
+            slots_per_channel: cells * slot_stride,
+            pairs,
+            pairs_per_channel: buffers * chunk_stride,
+            gathers,
+            gathers_per_channel: 2 * ranks * chunk_stride,
+            rings,
+            order,
+            total,
+        })
+    }
+
+    /// The sizes that the layout was made from.
+    #[must_use]
+    pub const fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// Bytes of the whole segment. They become memory only when touched.
+    #[must_use]
+    pub const fn total(&self) -> usize {
+        self.total
+    }
+
+    /// The slot of call `sequence` of rank `owner`. For two ranks the two cells change hands with each call.
+    #[inline]
+    #[must_use]
+    pub fn slot(&self, channel: Channel, owner: usize, sequence: u64) -> usize {
+        self.slots + lane(channel) * self.slots_per_channel + slot_cell(self.geometry.ranks, owner, sequence) * self.slot_stride
+    }
+
+    /// The buffer that `writer` fills for `reader` in use `turn`.
+    #[inline]
+    #[must_use]
+    pub fn pair(&self, channel: Channel, writer: usize, reader: usize, turn: u64) -> usize {
+        let place = index(turn & self.depth_mask);
+        let side = pair_side(writer, reader, turn >> self.depth_shift);
+        let buffer = ((pair_index(writer, reader) << self.depth_shift) + place) * 2 + side;
+        self.pairs + lane(channel) * self.pairs_per_channel + buffer * self.chunk_stride
+    }
+
+    /// The gather buffer of rank `owner` in use `turn`.
+    #[inline]
+    #[must_use]
+    pub fn gather(&self, channel: Channel, owner: usize, turn: u64) -> usize {
+        self.gathers + lane(channel) * self.gathers_per_channel + (owner * 2 + index(turn & 1)) * self.chunk_stride
+    }
+
+    /// The line of a counter of rank `owner`.
+    #[inline]
+    #[must_use]
+    pub fn counter(&self, channel: Channel, owner: usize, counter: Counter) -> usize {
+        let counter = match counter {
+            Counter::Staged => 0,
+            Counter::Folded => 1,
+            Counter::Verdict => 2,
+            Counter::Taken => 3,
+        };
+        self.control + owner * CONTROL_BYTES + (lane(channel) * COUNTERS + counter) * LINE_BYTES
+    }
+
+    /// The line with the number of named calls that rank `owner` has announced.
+    #[must_use]
+    pub const fn announced(&self, owner: usize) -> usize {
+        self.control + owner * CONTROL_BYTES + AT_ANNOUNCED
+    }
+
+    /// The line with the number of announcements of rank `owner` that the group's first rank has read.
+    #[must_use]
+    pub const fn released(&self, owner: usize) -> usize {
+        self.control + owner * CONTROL_BYTES + AT_RELEASED
+    }
+
+    /// The line with the reason that rank `owner` gives for ending the epoch.
+    #[must_use]
+    pub const fn cause(&self, owner: usize) -> usize {
+        self.control + owner * CONTROL_BYTES + AT_CAUSE
+    }
+
+    /// The line with rank `owner`'s full fingerprint.
+    #[must_use]
+    pub fn side(&self, channel: Channel, owner: usize) -> usize {
+        self.control + owner * CONTROL_BYTES + AT_SIDE + lane(channel) * SIDE_BYTES
+    }
+
+    /// The entry of rank `owner`'s `at`-th announcement.
+    #[must_use]
+    pub fn announcement(&self, owner: usize, at: u64) -> usize {
+        self.rings + (owner * RING_ENTRIES + ring_index(at)) * ENTRY_BYTES
+    }
+
+    /// The line that says whose reason for ending the epoch came first.
+    #[inline]
+    #[must_use]
+    pub const fn abort(&self) -> usize {
+        HEADER_BYTES
+    }
+
+    /// The line with the number of entries of the published order.
+    #[must_use]
+    pub const fn ordered(&self) -> usize {
+        HEADER_BYTES + LINE_BYTES
+    }
+
+    /// The `at`-th entry of the published order.
+    #[must_use]
+    pub fn order(&self, at: u64) -> usize {
+        self.order + ring_index(at) * ENTRY_BYTES
+    }
+}
+
+/// Which of the cells of a channel the slot of call `sequence` of rank `owner` is.
+#[inline]
+#[must_use]
+pub fn slot_cell(ranks: usize, owner: usize, sequence: u64) -> usize {
+    let parity = index(sequence & 1);
+    if ranks == 2 { (owner + parity) & 1 } else { owner * 2 + parity }
+}
+
+/// Which side of a pair of buffers `writer` fills for `reader` when the same place is used for the `use_count`-th
+/// time, counted from 0.
+#[inline]
+#[must_use]
+pub fn pair_side(writer: usize, reader: usize, use_count: u64) -> usize {
+    (usize::from(writer > reader) + index(use_count & 1)) & 1
+}
+
+#[inline]
+fn pair_index(a: usize, b: usize) -> usize {
+    let (low, high) = if a < b { (a, b) } else { (b, a) };
+    high * (high - 1) / 2 + low
+}
+
+#[inline]
+const fn lane(channel: Channel) -> usize {
+    match channel {
+        Channel::Unnamed => 0,
+        Channel::Named => 1,
+    }
+}
+
+fn ring_index(at: u64) -> usize {
+    index(at & (count(RING_ENTRIES) - 1))
+}
+
+/// A number that is known to be small as an index.
+#[inline]
+#[allow(clippy::as_conversions, clippy::cast_possible_truncation, reason = "callers pass masked or bounded values")]
+pub(crate) const fn index(value: u64) -> usize {
+    value as usize
+}
+
+/// A number of things in memory as a count.
+#[inline]
+#[allow(clippy::as_conversions, reason = "usize has at most 64 bits")]
+pub(crate) const fn count(value: usize) -> u64 {
+    value as u64
+}

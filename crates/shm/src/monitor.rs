@@ -1,0 +1,390 @@
+//! The watch over the other processes of the host, run on one thread of its own: their ends, the launcher's notices, and
+//! the requests for group memory.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use types::error::RankDied;
+use types::transport::Fate;
+use types::{Ending, Error, Rank, Result};
+
+use crate::death::Life;
+use crate::groups::{Answer, Ask};
+use crate::launcher::{Client, die_with_launcher};
+use crate::retry::retry;
+use crate::socket::{Packet, accept_from, connect_to, own_user, peer_of, receive, send};
+use crate::windows::GroupWindows;
+use crate::wire::{Message, Refusal};
+use crate::world::World;
+
+/// How long the reason of a death may take to become known; then the rank has died of nothing that is known.
+const REASON_LIMIT: Duration = Duration::from_millis(30);
+/// How often to look for it, and to repeat what the system had no room for.
+const TICK: Duration = Duration::from_millis(2);
+/// How long a connection may stay silent before it counts as foreign.
+const SILENCE_LIMIT: Duration = Duration::from_secs(5);
+/// Connections served at once, for each rank.
+const CALLERS_PER_RANK: usize = 16;
+/// Events taken at once.
+const EVENTS: usize = 64;
+
+const BELL: u64 = 0;
+const LISTENER: u64 = 1;
+const LAUNCHER: u64 = 2;
+/// The lives of ranks have the keys from here on, the connections those after them.
+const FIRST_LIFE: u64 = 3;
+
+/// Somebody who asks this process for a group's memory.
+struct Caller {
+    socket: OwnedFd,
+    since: Instant,
+    wants: Option<(u128, Rank)>,
+}
+
+/// A request of this process, on its way.
+struct Asking {
+    ask: Ask,
+    /// `None` while it could not be sent yet, or when the connection was lost.
+    socket: Option<OwnedFd>,
+    lost_at: Option<Instant>,
+}
+
+/// Watches the other processes of a world. [`run`](Monitor::run) it on a thread of its own from the beginning to the end of
+/// the world: without it deaths go unnoticed and no group's memory is handed out.
+pub struct Monitor {
+    world: Arc<World>,
+    epoll: OwnedFd,
+    listener: Option<OwnedFd>,
+    lives: Vec<Option<Life>>,
+    /// Holds this process's end of the pipe that stands for its life, where there are no process handles.
+    _anchor: Option<OwnedFd>,
+    launcher: Option<Client>,
+    /// What the launcher said.
+    notices: BTreeMap<Rank, Ending>,
+    /// Ranks that are gone, and since when; how they ended is not known yet.
+    dying: Vec<(Rank, Instant)>,
+    callers: HashMap<u64, Caller>,
+    askings: HashMap<u64, Asking>,
+    /// Somebody could not be answered for want of a descriptor or of room.
+    busy: bool,
+    next_key: u64,
+    foreign: u64,
+}
+
+/// What a monitor is made of.
+pub(crate) struct Parts {
+    pub(crate) listener: Option<OwnedFd>,
+    pub(crate) lives: Vec<Option<Life>>,
+    pub(crate) anchor: Option<OwnedFd>,
+    pub(crate) launcher: Option<Client>,
+}
+
+impl Monitor {
+    pub(crate) fn new(world: Arc<World>, parts: Parts) -> Result<Monitor> {
+        let refused = |error: Errno| {
+            Error::resource("a watch over the other ranks (epoll)", error, "raise `ulimit -n` and fs.epoll.max_user_watches")
+        };
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(refused)?;
+        let watch = |fd: &dyn AsFd, key| epoll::add(&epoll, fd.as_fd(), epoll::EventData::new_u64(key), epoll::EventFlags::IN);
+        watch(&world.bell(), BELL).map_err(refused)?;
+        if let Some(listener) = &parts.listener {
+            watch(listener, LISTENER).map_err(refused)?;
+        }
+        if let Some(launcher) = &parts.launcher {
+            watch(launcher, LAUNCHER).map_err(refused)?;
+        }
+        for (key, life) in (FIRST_LIFE..).zip(&parts.lives) {
+            if let Some(life) = life {
+                watch(&life.token, key).map_err(refused)?;
+            }
+        }
+        let next_key = FIRST_LIFE + crate::layout::count(world.size());
+        Ok(Monitor {
+            world,
+            epoll,
+            listener: parts.listener,
+            lives: parts.lives,
+            _anchor: parts.anchor,
+            launcher: parts.launcher,
+            notices: BTreeMap::new(),
+            dying: Vec::new(),
+            callers: HashMap::new(),
+            askings: HashMap::new(),
+            busy: false,
+            next_key,
+            foreign: 0,
+        })
+    }
+
+    /// Watches until [`World::stop_monitor`]. Then no more deaths are noticed, and requests still on their way end with
+    /// [`Error::Closed`]. Ends the process if its launcher ends (see [`die_with_launcher`]).
+    pub fn run(mut self) {
+        while self.world.home().is_here() && !self.world.is_stopping() {
+            self.step();
+        }
+        let left = self.world.desk().take_asks();
+        for ask in left.iter().chain(self.askings.values().map(|asking| &asking.ask)) {
+            ask.answer(&self.world, Err(Error::Closed { what: format!("group '{}'", ask.key.name()) }));
+        }
+    }
+
+    /// Waits for something to do, and does it.
+    fn step(&mut self) {
+        let mut events = Vec::with_capacity(EVENTS);
+        let timeout = self.patience().map(|patience| Timespec::try_from(patience).expect("patience is seconds at most"));
+        // Interrupted, or nothing: there is nothing to do then.
+        let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref());
+        let lives = FIRST_LIFE..FIRST_LIFE + crate::layout::count(self.lives.len());
+        for event in events {
+            match event.data.u64() {
+                BELL => self.quiet_bell(),
+                LISTENER => self.accept(),
+                LAUNCHER => self.hear_launcher(),
+                key if lives.contains(&key) => self.see_death(crate::layout::index(key - FIRST_LIFE)),
+                key if self.callers.contains_key(&key) => self.hear_caller(key),
+                key => self.hear_answer(key),
+            }
+        }
+        self.settle_deaths();
+        self.send_asks();
+        self.settle_asks();
+        self.answer_callers();
+    }
+
+    /// How long nothing needs to be done if nothing happens.
+    fn patience(&self) -> Option<Duration> {
+        if self.busy || !self.dying.is_empty() || self.askings.values().any(|asking| asking.socket.is_none()) {
+            return Some(TICK);
+        }
+        self.callers.values().any(|caller| caller.wants.is_none()).then_some(SILENCE_LIMIT)
+    }
+
+    fn quiet_bell(&self) {
+        let mut value = [0; 8];
+        // Nothing to read means that it is quiet.
+        let _ = retry(|| rustix::io::read(self.world.bell(), &mut value));
+    }
+
+    fn hear_launcher(&mut self) {
+        let Some(launcher) = &mut self.launcher else { return };
+        let heard = launcher.read_notices();
+        self.notices.extend(heard.ended);
+        if heard.launcher_gone {
+            log::debug!("{}: the launcher is gone: this rank ends too", self.world.rank());
+            die_with_launcher();
+        }
+    }
+
+    fn see_death(&mut self, index: usize) {
+        let Some(life) = self.lives.get(index).and_then(Option::as_ref) else { return };
+        // It stays readable: once is enough.
+        let _ = epoll::delete(&self.epoll, &life.token);
+        self.dying.push((Rank::from_index(index), Instant::now()));
+    }
+
+    /// Records deaths as soon as it is known how, or has taken too long.
+    fn settle_deaths(&mut self) {
+        for (rank, since) in core::mem::take(&mut self.dying) {
+            let ending = self.ending_of(rank).or_else(|| (since.elapsed() >= REASON_LIMIT).then_some(Ending::Unknown));
+            match ending {
+                Some(ending) => {
+                    self.world.record(rank, ending);
+                    self.lives[rank.index()] = None;
+                }
+                None => self.dying.push((rank, since)),
+            }
+        }
+    }
+
+    fn ending_of(&self, rank: Rank) -> Option<Ending> {
+        let left = self.world.left(rank).map(Ending::Left);
+        let told = || self.lives[rank.index()].as_ref().and_then(Life::ending);
+        left.or_else(told).or_else(|| self.notices.get(&rank).copied())
+    }
+
+    fn watch(&mut self, socket: &OwnedFd) -> Option<u64> {
+        let key = self.next_key;
+        let data = epoll::EventData::new_u64(key);
+        epoll::add(&self.epoll, socket, data, epoll::EventFlags::IN).ok()?;
+        self.next_key += 1;
+        Some(key)
+    }
+
+    fn accept(&mut self) {
+        let Some(listener) = &self.listener else { return };
+        let socket = match accept_from(listener) {
+            Ok(socket) => socket,
+            Err(Errno::MFILE | Errno::NFILE) => return self.make_room(),
+            Err(_) => return,
+        };
+        let room = self.callers.len() < CALLERS_PER_RANK * self.world.size();
+        if !room || peer_of(&socket).map(|(user, _)| user) != Ok(own_user()) {
+            return self.count_foreign();
+        }
+        if let Some(key) = self.watch(&socket) {
+            self.callers.insert(key, Caller { socket, since: Instant::now(), wants: None });
+        }
+    }
+
+    /// Without a descriptor for it, a connection would make the listener readable for ever.
+    fn make_room(&mut self) {
+        let silent = self.callers.iter().find(|(_, caller)| caller.wants.is_none()).map(|(key, _)| *key);
+        match silent {
+            Some(key) => drop(self.callers.remove(&key)),
+            None => std::thread::sleep(TICK),
+        }
+    }
+
+    fn count_foreign(&mut self) {
+        self.foreign += 1;
+        log::warn!("{}: ignored something foreign on the socket for group memory ({} so far)", self.world.rank(), self.foreign);
+    }
+
+    fn hear_caller(&mut self, key: u64) {
+        let Some(caller) = self.callers.get_mut(&key) else { return };
+        let heard = match receive(&caller.socket) {
+            Err(Errno::AGAIN) => return,
+            Ok(Packet { bytes, .. }) if !bytes.is_empty() => Message::decode(&bytes).ok(),
+            // The end: it has what it asked for, or is gone.
+            Ok(_) | Err(_) => return drop(self.callers.remove(&key)),
+        };
+        match heard {
+            Some(Message::Ask { key: group, rank }) if caller.wants.is_none() => caller.wants = Some((group, Rank(rank))),
+            _ => {
+                self.callers.remove(&key);
+                self.count_foreign();
+            }
+        }
+    }
+
+    fn answer_callers(&mut self) {
+        let world = &self.world;
+        let mut busy = false;
+        self.callers.retain(|_, caller| {
+            let Some((group, rank)) = caller.wants else { return caller.since.elapsed() < SILENCE_LIMIT };
+            let answer = world.desk().answer(group);
+            match answer {
+                Ok(Answer::NotYet) => true,
+                Err(_) => {
+                    busy = true;
+                    true
+                }
+                Ok(Answer::Refused(why)) => {
+                    let _ = send(&caller.socket, &Message::Withdrawn(why.unwrap_or_default()).encode(), &[]);
+                    false
+                }
+                Ok(Answer::Granted(memory)) => match send(&caller.socket, &Message::Granted.encode(), &[memory.as_fd()]) {
+                    Ok(()) => {
+                        world.desk().served(group, rank);
+                        false
+                    }
+                    Err(Errno::AGAIN | Errno::TOOMANYREFS | Errno::NOMEM | Errno::NOBUFS) => {
+                        busy = true;
+                        true
+                    }
+                    Err(_) => false,
+                },
+            }
+        });
+        self.busy = busy;
+    }
+
+    /// Takes new requests from the desk, and sends those that could not be sent so far.
+    fn send_asks(&mut self) {
+        let new = self.world.desk().take_asks();
+        for ask in new {
+            let key = self.next_key;
+            self.next_key += 1;
+            self.askings.insert(key, Asking { ask, socket: None, lost_at: None });
+        }
+        let waiting = |asking: &Asking| asking.socket.is_none() && asking.lost_at.is_none();
+        let keys: Vec<u64> = self.askings.iter().filter(|(_, asking)| waiting(asking)).map(|(key, _)| *key).collect();
+        for key in keys {
+            let Some(mut asking) = self.askings.remove(&key) else { continue };
+            match self.send_ask(&asking.ask) {
+                Ok(socket) => match self.watch(&socket) {
+                    Some(key) => drop(self.askings.insert(key, Asking { socket: Some(socket), ..asking })),
+                    None => drop(self.askings.insert(key, asking)),
+                },
+                Err(Errno::AGAIN | Errno::MFILE | Errno::NFILE) => drop(self.askings.insert(key, asking)),
+                Err(_) => {
+                    asking.lost_at = Some(Instant::now());
+                    self.askings.insert(key, asking);
+                }
+            }
+        }
+    }
+
+    fn send_ask(&self, ask: &Ask) -> rustix::io::Result<OwnedFd> {
+        let socket = connect_to(&self.world.addresses[ask.host().index()].0)?;
+        if peer_of(&socket)?.0 != own_user() {
+            return Err(Errno::PERM);
+        }
+        let message = Message::Ask { key: ask.key.identity(), rank: self.world.rank().0 };
+        send(&socket, &message.encode(), &[])?;
+        Ok(socket)
+    }
+
+    fn hear_answer(&mut self, key: u64) {
+        let Some(asking) = self.askings.get_mut(&key) else { return };
+        let Some(socket) = &asking.socket else { return };
+        let packet = match receive(socket) {
+            Err(Errno::AGAIN) => return,
+            Ok(packet) if !packet.bytes.is_empty() => packet,
+            Ok(_) | Err(_) => {
+                asking.socket = None;
+                asking.lost_at = Some(Instant::now());
+                return;
+            }
+        };
+        let result = read_answer(&self.world, &asking.ask, packet);
+        asking.ask.answer(&self.world, result);
+        self.askings.remove(&key);
+    }
+
+    /// Ends the requests to processes that are gone, and forgets those that nobody wants any more.
+    fn settle_asks(&mut self) {
+        // What a process sent before it ended still counts.
+        let gone = |asking: &Asking| self.world.fate(asking.ask.host()) != Fate::Alive;
+        let keys: Vec<u64> = self.askings.iter().filter(|(_, asking)| gone(asking)).map(|(key, _)| *key).collect();
+        for key in keys {
+            self.hear_answer(key);
+        }
+        let world = &self.world;
+        self.askings.retain(|_, asking| {
+            let ask = &asking.ask;
+            let too_late = asking.lost_at.is_some_and(|since| since.elapsed() >= 2 * REASON_LIMIT);
+            let ending = match (world.fate(ask.host()), too_late) {
+                (Fate::Gone(ending), _) => ending,
+                (Fate::Alive, true) => Ending::Unknown,
+                (Fate::Alive, false) => return ask.is_wanted(),
+            };
+            ask.answer(world, Err(lost(world, ask, ending)));
+            false
+        });
+    }
+}
+
+fn lost(world: &World, ask: &Ask, ending: Ending) -> Error {
+    let site = ask.key.site(world.rank());
+    Error::RankDied(Box::new(RankDied { site, peer: ask.host(), ending, elapsed: ask.since.elapsed() }))
+}
+
+fn read_answer(world: &Arc<World>, ask: &Ask, packet: Packet) -> Result<GroupWindows> {
+    let wanted = || format!("the memory of group '{}' from {}", ask.key.name(), ask.host());
+    match Message::decode(&packet.bytes) {
+        Ok(Message::Granted) => match packet.descriptors.first() {
+            Some(memory) => GroupWindows::attach(world, &ask.key, memory),
+            None => Err(Error::resource(wanted(), "its descriptor was lost", "raise the limit on open files with `ulimit -n`")),
+        },
+        // Its first member has destroyed the group: it will take no part in it.
+        Ok(Message::Withdrawn(why)) if why.is_empty() => Err(lost(world, ask, Ending::Left(0))),
+        Ok(Message::Withdrawn(why)) => Err(Error::resource(wanted(), why, "see what is said there")),
+        Ok(Message::Refused(Refusal::Failed(why))) => Err(Error::resource(wanted(), why, "see what is said there")),
+        Ok(_) | Err(_) => Err(Error::resource(wanted(), "an answer of another kind", "see that all ranks run the same version")),
+    }
+}

@@ -1,0 +1,181 @@
+//! Anonymous shared memory: a sealed memfd, mapped. It has no name, so nothing is left behind.
+
+use core::ptr::NonNull;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::process::{Resource, getrlimit};
+use types::{Bytes, Error, Result};
+
+use crate::door::Door;
+use crate::fork::Home;
+use crate::header::Header;
+use crate::layout::count;
+use crate::primitive::{AtomicU32, AtomicU64};
+use crate::retry::retry;
+
+/// Types that any bytes are a value of, and that may change under a shared reference: atomics and structs of them.
+///
+/// # Safety
+/// Every bit pattern must be valid, and every field an atomic.
+pub(crate) unsafe trait Shared {}
+
+// SAFETY: an atomic integer.
+unsafe impl Shared for AtomicU32 {}
+// SAFETY: an atomic integer.
+unsafe impl Shared for AtomicU64 {}
+// SAFETY: two atomic integers and padding that is never read.
+unsafe impl Shared for Door {}
+// SAFETY: two atomic integers.
+unsafe impl Shared for Header {}
+// SAFETY: an array of atomic integers.
+unsafe impl<const N: usize> Shared for [AtomicU64; N] {}
+
+/// A mapped segment of shared memory. Sparse: it costs memory only where it was touched.
+#[derive(Debug)]
+pub struct Segment {
+    base: NonNull<u8>,
+    len: usize,
+    home: Home,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread; it is read and written through atomics and `SharedBytes`.
+unsafe impl Send for Segment {}
+// SAFETY: as above.
+unsafe impl Sync for Segment {}
+
+impl Segment {
+    /// Makes a segment of `len` zeroed bytes, and the descriptor to hand to other processes.
+    ///
+    /// # Errors
+    /// [`Error::Resource`] if the process may not have so much, and [`Error::InvalidArgument`] if `len` is 0.
+    pub fn create(what: &str, len: usize, home: Home) -> Result<(Segment, OwnedFd)> {
+        let bytes = count(len);
+        let wanted = || format!("{} of shared memory for {what}", Bytes(bytes));
+        // Past this limit ftruncate does not only fail, it raises SIGXFSZ, which kills.
+        if let Some(limit) = getrlimit(Resource::Fsize).current.filter(|limit| *limit < bytes) {
+            return Err(Error::resource(
+                wanted(),
+                format!("the limit on the size of files is {} (RLIMIT_FSIZE)", Bytes(limit)),
+                "raise it with `ulimit -f unlimited`",
+            ));
+        }
+        let refused = |error: Errno| Error::resource(wanted(), error, hint(error));
+        let fd = memory_file().map_err(refused)?;
+        retry(|| ftruncate(&fd, bytes)).map_err(refused)?;
+        // Whoever maps it can then touch all of it for ever: no SIGBUS.
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).map_err(refused)?;
+        Ok((Segment::map(&fd, len, home).map_err(refused)?, fd))
+    }
+
+    /// Maps a segment that another process made.
+    ///
+    /// # Errors
+    /// [`Error::Resource`] if it cannot be mapped, is not sealed, or has not `len` bytes.
+    pub fn attach(what: &str, fd: impl AsFd, len: usize, home: Home) -> Result<Segment> {
+        let wanted = || format!("{} of shared memory of another rank for {what}", Bytes(count(len)));
+        let refused = |error: Errno| Error::resource(wanted(), error, hint(error));
+        let actual = Segment::size_of(&fd).map_err(refused)?;
+        let seals = fcntl_get_seals(&fd).map_err(refused)?;
+        if actual != len || !seals.contains(SealFlags::SHRINK) {
+            return Err(Error::resource(
+                wanted(),
+                format!("{} with seals {seals:?}", Bytes(count(actual))),
+                "see that all ranks run the same version",
+            ));
+        }
+        Segment::map(&fd, len, home).map_err(refused)
+    }
+
+    /// The size of the segment behind a descriptor.
+    pub(crate) fn size_of(fd: impl AsFd) -> rustix::io::Result<usize> {
+        usize::try_from(fstat(fd)?.st_size).map_err(|_| Errno::OVERFLOW)
+    }
+
+    fn map(fd: impl AsFd, len: usize, home: Home) -> rustix::io::Result<Segment> {
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let base = unsafe { mmap(core::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, fd, 0) }?;
+        let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?;
+        let segment = Segment { base, len, home };
+        // SAFETY: the range is this new mapping, which nobody else knows; the advice changes no content.
+        unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxDontFork) }?;
+        Ok(segment)
+    }
+
+    /// Bytes of the segment.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the segment has no bytes: never.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where it is mapped in this process.
+    #[must_use]
+    pub const fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// The shared value at an offset.
+    ///
+    /// # Panics
+    /// If it is not wholly inside the segment, or not aligned.
+    #[inline]
+    pub(crate) fn at<T: Shared>(&self, offset: usize) -> &T {
+        let inside = self.len.checked_sub(size_of::<T>()).is_some_and(|last| offset <= last);
+        assert!(inside && offset.is_multiple_of(align_of::<T>()), "offset {offset} of {} is not a place for a value", self.len);
+        // SAFETY: the offset is inside the mapping, as checked above.
+        let place = unsafe { self.base.add(offset) };
+        // SAFETY: inside the mapping and aligned (checked above; the base is page-aligned), any bytes are a `T`, and its
+        // fields are atomics, so that writes by anybody at any time are allowed. The mapping lives as long as `self`.
+        unsafe { place.cast::<T>().as_ref() }
+    }
+
+    /// The shared value at an offset that the caller has bounded.
+    ///
+    /// # Safety
+    /// The value must lie wholly inside the segment and be aligned.
+    #[inline]
+    pub(crate) unsafe fn at_unchecked<T: Shared>(&self, offset: usize) -> &T {
+        debug_assert!(offset + size_of::<T>() <= self.len && offset.is_multiple_of(align_of::<T>()));
+        // SAFETY: inside the mapping, by the caller's word.
+        let place = unsafe { self.base.add(offset) };
+        // SAFETY: inside and aligned by the caller's word; the rest as in `at`.
+        unsafe { place.cast::<T>().as_ref() }
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // A forked child does not have the mapping; something else may be at that address.
+        if self.home.is_here() {
+            // SAFETY: the mapping was made by `map` and all references into it borrow from `self`.
+            let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+        }
+    }
+}
+
+fn memory_file() -> rustix::io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Where the administrator forbids executable memory files, this flag is required; older kernels do not know it.
+    match memfd_create(c"foldcast", flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => memfd_create(c"foldcast", flags),
+        made => made,
+    }
+}
+
+fn hint(error: Errno) -> &'static str {
+    match error {
+        Errno::MFILE | Errno::NFILE => "raise the limit on open files with `ulimit -n`",
+        Errno::NOMEM => "raise the limit on address space (`ulimit -v`) or on mappings (vm.max_map_count), or use fewer ranks",
+        Errno::PERM | Errno::ACCESS | Errno::NOSYS => "let the container's system call filter allow memfd_create",
+        _ => "see the limits of this process with `ulimit -a`",
+    }
+}
