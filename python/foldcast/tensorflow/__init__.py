@@ -1,0 +1,27 @@
+"""AllReduce on TensorFlow tensors: the op ``HcomAllReduce`` and its Python face.
+
+::
+
+    import foldcast.tensorflow
+    total = foldcast.tensorflow.allreduce(tensor, "sum")
+
+works in graphs run by a ``tf.compat.v1.Session``, eagerly, in ``tf.function`` and in Keras training, and has a gradient
+for sums. Importing this module loads the op library into TensorFlow and joins it to the engine of `foldcast`; the first
+`allreduce` that is made joins the job (`foldcast.init`).
+
+How calls of different ranks meet
+---------------------------------
+Ops in graphs and functions meet by name, in whatever order TensorFlow runs them on each rank: by the graph or function
+that they were made in, their name there, and in loops by the iteration. So all ranks must build the same allreduces:
+the graphs, and the functions of equal names, that contain some must come in the same order on every rank, and so must
+the uses of one op: two threads that run the same op at the same time leave it open which of them meets whom. What else
+a rank builds or traces does not matter, nor how often it retraces a function for other input shapes.
+
+Eager calls have no name to meet by: they meet in the order in which each rank makes them, together with the unnamed
+calls of `foldcast`.
+"""
+
+from foldcast.tensorflow._library import library_path
+from foldcast.tensorflow._ops import GradientError, allreduce
+
+__all__ = ["GradientError", "allreduce", "library_path"]

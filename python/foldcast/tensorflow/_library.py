@@ -1,0 +1,100 @@
+"""Finds the op library, has TensorFlow load it, and joins it to the engine."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any, Dict
+
+try:
+    import tensorflow as tf
+except ImportError as _error:
+    if _error.name not in (None, "tensorflow"):
+        raise
+    raise ImportError(
+        "foldcast.tensorflow needs TensorFlow 2.15 or newer: pip install tensorflow", name="tensorflow"
+    ) from None
+
+import foldcast
+from foldcast import _foldcast
+
+_FILE = "libfoldcast_tensorflow.so"
+_VARIABLE = "FOLDCAST_TENSORFLOW_LIBRARY"
+
+# What the library's function `foldcast_tensorflow_attach` answers.
+_REFUSALS = {1: "there is no table", 2: "its version is another one", 3: "its size is another one"}
+
+
+class _Counters(ctypes.Structure):
+    _fields_ = [
+        ("kernels_created", ctypes.c_uint64),
+        ("kernels_deleted", ctypes.c_uint64),
+        ("calls_submitted", ctypes.c_uint64),
+        ("calls_finished", ctypes.c_uint64),
+        ("outputs_forwarded", ctypes.c_uint64),
+    ]
+
+
+def library_path() -> str:
+    """The path of the op library: beside the package, or what the variable ``FOLDCAST_TENSORFLOW_LIBRARY`` says.
+
+    For programs that load it themselves, by ``tf.load_op_library``, to run a graph that contains the op. The ops need
+    the engine when they run, so such a program imports `foldcast.tensorflow` in the end; it may do so afterwards.
+    """
+    chosen = os.environ.get(_VARIABLE)
+    if chosen is not None:
+        if not os.path.isfile(chosen):
+            raise ImportError(f"{_VARIABLE}: expected the path of {_FILE}, got {chosen!r}, which is no file")
+        return os.path.abspath(chosen)
+    path = os.path.join(os.path.dirname(os.path.abspath(foldcast.__file__)), _FILE)
+    if not os.path.isfile(path):
+        raise ImportError(f"{path} is missing: install foldcast with its op library, or set {_VARIABLE} to its path")
+    return path
+
+
+class Library:
+    """The loaded op library."""
+
+    def __init__(self) -> None:
+        path = library_path()
+        # TensorFlow must be the first to open it: it collects the ops that register themselves while it opens a library.
+        self.ops = tf.load_op_library(path)
+        self._functions = ctypes.CDLL(path)
+        problem = self._problem()
+        if problem is not None:
+            raise ImportError(f"{path} cannot work with TensorFlow {tf.__version__}: {problem}")
+        if not hasattr(self.ops, "hcom_all_reduce"):
+            raise ImportError(
+                f"{path} was open before TensorFlow loaded it, so that TensorFlow found no ops in it: let nothing open "
+                "it but tf.load_op_library"
+            )
+        self.attach(_foldcast.table_address())
+
+    def _problem(self) -> Any:
+        problem = self._functions.foldcast_tensorflow_problem
+        problem.restype = ctypes.c_char_p
+        text = problem()
+        return None if text is None else text.decode()
+
+    def attach(self, table: int) -> None:
+        """Hands over the engine's table of functions, which lies at this address."""
+        attach = self._functions.foldcast_tensorflow_attach
+        attach.argtypes = [ctypes.c_void_p]
+        attach.restype = ctypes.c_uint32
+        refusal = attach(table)
+        if refusal:
+            why = _REFUSALS.get(refusal, f"it answered {refusal}")
+            raise ImportError(
+                f"the op library refuses the table of the module foldcast._foldcast: {why}. The two are of different "
+                "versions of foldcast: install them together"
+            )
+
+    def counters(self) -> Dict[str, int]:
+        """What the library has done so far: kernels made and ended, calls submitted and finished, outputs that took
+        over their input's memory."""
+        counters = _Counters()
+        self._functions.foldcast_tensorflow_counters(ctypes.byref(counters))
+        return {name: int(getattr(counters, name)) for name, _ in _Counters._fields_}
+
+
+LIBRARY = Library()

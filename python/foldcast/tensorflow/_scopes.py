@@ -1,0 +1,117 @@
+"""Names the graph or function that an op is made in, the same on every rank.
+
+TensorFlow's own names will not do: it numbers functions, loop bodies and branches by a counter that everything in the
+process advances, so a rank that traces one function more than the others has other numbers from there on. Nor will a
+count of traces: a rank whose last batch has another size traces its training step once more, and its gradients must
+still meet those of the other ranks. So
+
+* a function is named after the Python function that is traced, and numbered only if another Python function of the same
+  name was there before it;
+* a loop body or a branch is named after the function or graph around it and its own name there;
+* what is made inside the backward pass of a function is named after that function;
+* a v1 graph is numbered.
+
+Only graphs and functions that contain allreduces count, in the order of their first one.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+import types
+import weakref
+from typing import Any, Dict, Iterator, List, Tuple
+
+from tensorflow.python.framework import func_graph as _func_graph
+from tensorflow.python.util import tf_decorator as _tf_decorator
+
+# The counter in the names of loop bodies and branches, `while_1_body_42`, and of their gradients, `..._42_grad_57`.
+_COUNTERS = re.compile(r"_\d+(?=_grad|$)")
+_BACKWARD = re.compile(r"__backward_(.*)_\d+")
+
+
+class _Numbers:
+    """Tells things of one name apart, by identity: the first is number 1. Keeps no thing alive."""
+
+    def __init__(self) -> None:
+        self._seen: Dict[str, Tuple[int, List[Tuple[Any, int]]]] = {}
+
+    def numbered(self, name: str, thing: Any) -> str:
+        count, entries = self._seen.get(name, (0, []))
+        entries = [entry for entry in entries if entry[0]() is not None]
+        number = next((number for reference, number in entries if reference() is thing), None)
+        if number is None:
+            number = count = count + 1
+            entries.append((weakref.ref(thing), number))
+        self._seen[name] = (count, entries)
+        return name if number == 1 else f"{name}#{number}"
+
+
+_lock = threading.RLock()
+_names: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()
+_outermost = _Numbers()
+_inner: "weakref.WeakKeyDictionary[Any, _Numbers]" = weakref.WeakKeyDictionary()
+
+
+def scope(graph: Any) -> str:
+    """The name of the graph or function."""
+    with _lock:
+        name = _names.get(graph)
+        if name is None:
+            name = _names[graph] = _name(graph)
+        return name
+
+
+def _name(graph: Any) -> str:
+    if not isinstance(graph, _func_graph.FuncGraph):
+        return _outermost.numbered("graph", graph)
+    outer = graph.outer_graph
+    if getattr(graph, "is_control_flow_graph", False):
+        inner = _inner.setdefault(outer, _Numbers())
+        return f"{scope(outer)}/{inner.numbered(_COUNTERS.sub('', graph.name), graph)}"
+    backward = _BACKWARD.fullmatch(graph.name)
+    if backward is None:
+        return _outermost.numbered(graph.name, _traced_function(graph))
+    forward = _forward_graph(graph)
+    if forward is None:
+        return _outermost.numbered(f"grad({backward.group(1)})", graph)
+    return f"grad({scope(forward)})"
+
+
+def _traced_function(graph: Any) -> Any:
+    """The Python function that is being traced into this graph: it stays the same when it is traced again. The graph,
+    if that is not found."""
+    for frame in _frames():
+        if frame.f_code.co_name == "func_graph_from_py_func" and frame.f_locals.get("func_graph") is graph:
+            _, function = _tf_decorator.unwrap(frame.f_locals.get("python_func"))
+            # A bound method is a new object each time; what it is bound to is not.
+            found = getattr(function, "__self__", function)
+            if _can_be_referenced(found):
+                return found
+    return graph
+
+
+def _forward_graph(graph: Any) -> Any:
+    """The graph of the function whose backward pass this graph is."""
+    if isinstance(graph.outer_graph, _func_graph.FuncGraph):
+        return graph.outer_graph
+    for frame in _frames():
+        if frame.f_locals.get("backwards_graph") is graph:
+            return getattr(frame.f_locals.get("self"), "_func_graph", None)
+    return None
+
+
+def _frames() -> Iterator[types.FrameType]:
+    frame = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _can_be_referenced(thing: Any) -> bool:
+    try:
+        weakref.ref(thing)
+    except TypeError:
+        return False
+    return True

@@ -1,0 +1,160 @@
+"""An engine of one process for the TensorFlow op library: the table of C functions, in Python.
+
+It stands in for the other ranks: each call ends with twice its input, at once or when a test says so. What the op library
+asked for is recorded.
+"""
+
+import collections
+import contextlib
+import ctypes
+import queue
+import threading
+
+import numpy as np
+
+_DTYPE_NAMES = "int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64".split()
+
+_DONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_size_t)
+
+CODES = {
+    "InvalidArgument": 1,
+    "NotInGroup": 2,
+    "Mismatch": 3,
+    "RankDied": 4,
+    "Deadline": 5,
+    "GroupAborted": 6,
+    "ForkedProcess": 7,
+    "Closed": 8,
+    "Resource": 9,
+}
+
+
+class _Call(ctypes.Structure):
+    _fields_ = [
+        ("dtype", ctypes.c_uint32),
+        ("reduction", ctypes.c_uint32),
+        ("group", ctypes.c_void_p),
+        ("group_len", ctypes.c_size_t),
+        ("tag", ctypes.c_void_p),
+        ("tag_len", ctypes.c_size_t),
+        ("input", ctypes.c_void_p),
+        ("output", ctypes.c_void_p),
+        ("bytes", ctypes.c_uint64),
+        ("user", ctypes.c_void_p),
+        ("done", ctypes.c_void_p),
+    ]
+
+
+_SUBMIT = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Call))
+
+
+class _Table(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint32), ("size", ctypes.c_uint32), ("submit", _SUBMIT)]
+
+
+Submission = collections.namedtuple("Submission", "tag group dtype reduction bytes in_place thread")
+
+
+def _dtype(code):
+    name = _DTYPE_NAMES[code - 1]
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
+def _array(address, size, dtype):
+    if size == 0:
+        return np.empty(0, dtype)
+    buffer = (ctypes.c_uint8 * size).from_address(address)
+    return np.frombuffer(buffer, np.uint8).view(dtype)
+
+
+class FakeEngine:
+    """Ends calls on a thread of its own, or inside `submit` if `inline`; holds them back until `hold` are there."""
+
+    def __init__(self, hold=1, inline=False, fail=None):
+        self.submissions = []
+        self.hold = hold
+        self.inline = inline
+        self.fail = fail or (lambda submission: None)
+        self._held = []
+        self._lock = threading.Lock()
+        self._queue = queue.SimpleQueue()
+        self._submit = _SUBMIT(self._submitted)  # Kept: the table only has its address.
+        self.table = _Table(1, ctypes.sizeof(_Table), self._submit)
+        self._thread = threading.Thread(target=self._work, name="fake engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def tags(self):
+        return [submission.tag for submission in self.submissions]
+
+    def release(self):
+        """Ends all calls that are held back, the last one first."""
+        with self._lock:
+            self.hold = 1
+            held, self._held = self._held, []
+        for work in reversed(held):
+            self._queue.put(work)
+
+    @contextlib.contextmanager
+    def attached(self):
+        """The op library uses this engine inside the block, and the real one afterwards."""
+        from foldcast import _foldcast
+        from foldcast.tensorflow._library import LIBRARY
+
+        LIBRARY.attach(ctypes.addressof(self.table))
+        try:
+            yield self
+        finally:
+            LIBRARY.attach(_foldcast.table_address())
+            self._queue.put(None)
+            self._thread.join()
+
+    def _submitted(self, pointer):
+        call = pointer.contents
+        submission = Submission(
+            tag=ctypes.string_at(call.tag, call.tag_len).decode(),
+            group=ctypes.string_at(call.group, call.group_len).decode(),
+            dtype=_dtype(call.dtype).name,
+            reduction={1: "sum", 2: "max", 3: "min", 4: "prod"}[call.reduction],
+            bytes=call.bytes,
+            in_place=call.input == call.output,
+            thread=threading.get_ident(),
+        )
+        # The struct is the caller's and gone after this function: take everything now.
+        work = (submission, _dtype(call.dtype), call.input, call.output, call.bytes, call.user, _DONE(call.done))
+        if self.inline:
+            self.submissions.append(submission)
+            self._end(work)
+            return
+        with self._lock:
+            self.submissions.append(submission)
+            self._held.append(work)
+            if len(self._held) < self.hold:
+                return
+            held, self._held = self._held, []
+        for work in held:
+            self._queue.put(work)
+
+    def _work(self):
+        while True:
+            work = self._queue.get()
+            if work is None:
+                return
+            self._end(work)
+
+    def _end(self, work):
+        submission, dtype, source, target, size, user, done = work
+        failure = self.fail(submission)
+        if failure is not None:
+            code, message = failure
+            message = message.encode()
+            done(user, CODES[code], message, len(message))
+            return
+        result = _array(target, size, dtype)
+        with np.errstate(all="ignore"):
+            result[:] = _array(source, size, dtype) * np.asarray(2, dtype)
+        done(user, 0, None, 0)
