@@ -1,8 +1,7 @@
 """Sums an array over all ranks: ``foldcast run -n 4 -- python examples/numpy_allreduce.py``."""
 
-import numpy as np
-
 import foldcast
+import numpy as np
 
 rank, size = foldcast.rank(), foldcast.size()
 

@@ -34,7 +34,7 @@ def as_array(value: Any) -> Union[np.ndarray, Tuple[str, str]]:
         if array.dtype != object or isinstance(value, np.generic):
             return array
         failures.append("numpy.asarray makes an array of Python objects of it")
-    return _EXPECTED, f"a {_name(value)}: {'; '.join(failures)}"
+    return _EXPECTED, f"{_name(value)}: {'; '.join(failures)}"
 
 
 def _array_inside(value: Any, depth: int) -> Optional[str]:

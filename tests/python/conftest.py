@@ -14,7 +14,10 @@ import pytest
 HERE = pathlib.Path(__file__).resolve().parent
 LAUNCHER = pathlib.Path(sys.executable).parent / "foldcast"
 # Variables by which a rank is told who it is: a job of a test must not see those of another job.
-OF_A_JOB = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK_ID", "RANK_SIZE", "DEVICE_ID", "MASTER_ADDR")
+OF_A_JOB = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK_ID", "RANK_SIZE", "DEVICE_ID"),
+    *("FOLDCAST_RANK", "FOLDCAST_WORLD_SIZE", "FOLDCAST_JOB", "MASTER_ADDR", "MASTER_PORT", "RANK_TABLE_FILE"),
+)
 
 
 class Job:

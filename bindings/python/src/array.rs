@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use foldcast::{Buffers, Bytes, DataType, Error, Result};
+use foldcast::{Buffers, DataType, Error, MAX_INPUT, Result};
 use numpy::npyffi::{self, PY_ARRAY_API};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
@@ -10,9 +10,6 @@ use pyo3::sync::GILOnceCell;
 use pyo3::types::PyTuple;
 
 use crate::call::written;
-
-/// The largest input of one call.
-const MAX_INPUT: Bytes = Bytes(8 << 30);
 
 /// numpy gives type numbers from here on to the types of other packages, such as bfloat16.
 const FIRST_USER_TYPE: i32 = 256;
@@ -247,7 +244,8 @@ fn is_writeable(array: &Bound<'_, PyUntypedArray>) -> bool {
 
 fn empty_like<'py>(py: Python<'py>, array: &Bound<'py, PyUntypedArray>) -> PyResult<Bound<'py, PyUntypedArray>> {
     let extents = array.shape();
-    let ndim = i32::try_from(extents.len()).map_err(|error| pyo3::exceptions::PyValueError::new_err(error.to_string()))?;
+    let ndim =
+        i32::try_from(extents.len()).map_err(|error| pyo3::exceptions::PyValueError::new_err(error.to_string()))?;
     let dims = extents.as_ptr().cast_mut().cast();
     let descr = array.dtype().into_dtype_ptr();
     // SAFETY: `dims` are `ndim` extents that numpy only reads, and the reference to the dtype is ours to give away.

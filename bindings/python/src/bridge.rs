@@ -113,7 +113,7 @@ unsafe fn start(call: &Call, reply: Reply) -> Result<()> {
     let state = state::current().ok_or_else(|| Error::Closed {
         what: "the engine (foldcast.init() was not called in this process, so it)".into(),
     })?;
-    let group = state.group(group)?;
+    let group = state.group(group, "allreduce")?;
     let buffers = Box::new(Borrowed { input: call.input, output: call.output, bytes });
     let options = CallOptions { name: (!tag.is_empty()).then_some(tag), ..CallOptions::default() };
     group.all_reduce_async(dtype, reduction, buffers, &options, Box::new(move |outcome, _| reply.send(&outcome)))

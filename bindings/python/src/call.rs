@@ -9,8 +9,8 @@ use pyo3::types::PyString;
 use crate::array::{Exchange, Prepared};
 use crate::group::Group as PyGroup;
 use crate::handle::Handle;
-use crate::state::{self, State};
 use crate::raise;
+use crate::state::{self, State};
 
 /// Lets a wait without the GIL look for signals, and keeps the exception that a signal handler raised.
 pub(crate) struct Interrupts {
@@ -161,7 +161,7 @@ impl Site {
         if argument.downcast::<PyString>().is_err() {
             return Err(Error::invalid("group", "None, the name of a group, or a Group", written(argument)));
         }
-        self.state.group(&text("group", argument)?)
+        self.state.group(&text("group", argument)?, self.op)
     }
 
     /// The exception for an error of this call; a refused argument gets to know the call.
@@ -205,7 +205,11 @@ fn prepare<'py>(py: Python<'py>, site: &Site, operands: &Operands<'_, 'py>) -> P
 }
 
 /// Runs an allreduce to its end and gives the result.
-pub(crate) fn run_allreduce<'py>(py: Python<'py>, site: &Site, operands: &Operands<'_, 'py>) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn run_allreduce<'py>(
+    py: Python<'py>,
+    site: &Site,
+    operands: &Operands<'_, 'py>,
+) -> PyResult<Bound<'py, PyAny>> {
     let (reduction, prepared) = prepare(py, site, operands)?;
     let (dtype, mut exchange): (_, Exchange) = (prepared.dtype(), prepared.exchange());
     released(py, |interrupts| {

@@ -41,7 +41,8 @@ pub(crate) struct Group {
 pub(crate) fn new_group(py: Python<'_>, ranks: &Bound<'_, PyAny>, name: Option<&Bound<'_, PyAny>>) -> PyResult<Group> {
     let state = state::ensure(py)?;
     let made = parse_ranks(ranks).and_then(|ranks| {
-        let name = name.map(|name| name.extract::<String>().map_err(|_| Error::invalid("name", "a string", written(name))));
+        let name =
+            name.map(|name| name.extract::<String>().map_err(|_| Error::invalid("name", "a string", written(name))));
         state.communicator.new_group(&ranks, name.transpose()?.as_deref())
     });
     made.map(|inner| Group { inner }).map_err(|error| raise::exception(py, &error))
@@ -66,9 +67,9 @@ impl Group {
     /// int : The rank of this process in the group, from 0; -1 if it is not a member.
     #[getter]
     fn rank(&self) -> PyResult<i64> {
-        self.inner.rank().map_or(Ok(-1), |rank| {
-            i64::try_from(rank).map_err(|error| PyOverflowError::new_err(error.to_string()))
-        })
+        self.inner
+            .rank()
+            .map_or(Ok(-1), |rank| i64::try_from(rank).map_err(|error| PyOverflowError::new_err(error.to_string())))
     }
 
     /// int : The number of members.

@@ -76,7 +76,8 @@ fn describe(error: &Error) -> (&'static str, Attributes) {
         }
         Error::Mismatch(e) => {
             let (expected, got) = (Some(e.expected.clone()), Some(e.got.clone()));
-            let of_call = Attributes { rank: Some(e.peer), elapsed: seconds(e.elapsed), ..Attributes::of_call(&e.site) };
+            let of_call =
+                Attributes { rank: Some(e.peer), elapsed: seconds(e.elapsed), ..Attributes::of_call(&e.site) };
             ("MismatchError", Attributes { field: Some(e.field.into()), expected, got, ..of_call })
         }
         Error::RankDied(e) => (

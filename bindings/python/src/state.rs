@@ -4,7 +4,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use foldcast::{Communicator, Error, Group, InitOptions, Result, Timeout};
+use foldcast::{Communicator, Error, Group, InitOptions, Result, Timeout, error::NotInGroup};
 use pyo3::prelude::*;
 
 use crate::call::{self, Interrupts};
@@ -126,12 +126,15 @@ impl State {
         }
     }
 
-    /// The group of this name.
-    pub(crate) fn group(&self, name: &str) -> Result<Group> {
+    /// The group of this name, for a call of `op`.
+    pub(crate) fn group(&self, name: &str, op: &'static str) -> Result<Group> {
         if name == self.world.name().as_str() {
             return Ok(self.world.clone());
         }
-        self.communicator.group(name)
+        self.communicator.group(name).map_err(|error| match error {
+            Error::NotInGroup(content) => Error::NotInGroup(Box::new(NotInGroup { op, ..*content })),
+            error => error,
+        })
     }
 }
 
