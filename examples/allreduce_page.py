@@ -1,9 +1,9 @@
-"""The example of the documentation page of `hccl_ops.allreduce`, as it stands there, run in a Session on every rank and checked.
+"""The example of the documentation page of `hccl_ops.allreduce`, as it stands there, run and checked on every rank.
 
     foldcast run -n 4 python examples/allreduce_page.py
 
-Each rank makes a random tensor and gets the sum of all. To check it, every rank collects what the others gave. Prints one line
-a rank; a wrong sum is an error.
+Each rank makes a random tensor and gets the sum of all. To check it, every rank collects what the others gave. Prints
+one line a rank; a wrong sum is an error.
 """
 # ruff: noqa: E402, I001
 

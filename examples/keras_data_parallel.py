@@ -1,10 +1,10 @@
-"""Data-parallel training of a small Keras model, which gives the loss curve of one rank that trains on the joint batches.
+"""Data-parallel training of a Keras model, with the loss curve of one rank that trains on the joint batches.
 
     foldcast run -n 4 python examples/keras_data_parallel.py
 
 Every rank makes the same data and the same model, trains on its share of each batch and averages the gradients with
-`hccl_ops.allreduce`. Afterwards each rank trains once more, alone and on whole batches, and compares the two loss curves.
-Prints one line a rank; curves that differ by more than rounding are an error. Works on any number of ranks.
+`hccl_ops.allreduce`. Afterwards each rank trains once more, alone and on whole batches, and compares the two loss
+curves. Prints one line a rank; curves that differ by more than rounding are an error. Works on any number of ranks.
 """
 
 import numpy as np
@@ -52,7 +52,9 @@ def average_over_ranks(tensor):
 def make_model():
     """The same weights each time and on every rank: the initializers are seeded."""
     inputs = tf.keras.Input((FEATURES,))
-    hidden = tf.keras.layers.Dense(32, activation="tanh", kernel_initializer=tf.keras.initializers.GlorotUniform(seed=1))(inputs)
+    hidden = tf.keras.layers.Dense(
+        32, activation="tanh", kernel_initializer=tf.keras.initializers.GlorotUniform(seed=1)
+    )(inputs)
     outputs = tf.keras.layers.Dense(1, kernel_initializer=tf.keras.initializers.GlorotUniform(seed=2))(hidden)
     model = Regression(inputs, outputs)
     # XLA has no kernel for HcomAllReduce, so Keras must not choose it.
@@ -97,7 +99,8 @@ def main():
     assert alone[-1] < 0.5 * alone[0], f"the model did not learn: loss {alone[0]} -> {alone[-1]}"
     difference = np.max(np.abs(parallel - alone) / np.abs(alone))
     assert difference <= TOLERANCE, (
-        f"rank {rank} of {ranks}: the loss curves differ by {difference:.1e}, more than {TOLERANCE:.0e}:\n{parallel}\n{alone}"
+        f"rank {rank} of {ranks}: the loss curves differ by {difference:.1e}, allowed is {TOLERANCE:.0e}:\n"
+        f"{parallel}\n{alone}"
     )
     losses = f"loss {parallel[0]:.4f} -> {parallel[-1]:.4f}"
     agreement = f"equal to one rank's within {difference:.1e} (allowed {TOLERANCE:.0e})"

@@ -10,7 +10,10 @@ def graph_body(rank, size):
     from npu_bridge.hccl import hccl_ops
 
     tf.disable_eager_execution()
-    assert str(inspect.signature(hccl_ops.allreduce)) == "(tensor, reduction, fusion=1, fusion_id=-1, group='hccl_world_group')"
+    assert (
+        str(inspect.signature(hccl_ops.allreduce))
+        == "(tensor, reduction, fusion=1, fusion_id=-1, group='hccl_world_group')"
+    )
 
     # Ranks 0, 1, 2, 3 give 1, 2, 3, 4 at place 0, and so on.
     mine = np.array([[1.0 + rank, -2.0 * rank, 0.5]], np.float32)
@@ -20,7 +23,7 @@ def graph_body(rank, size):
     assert [tensor.shape.as_list() for tensor in fetches.values()] == [[None, 3]] * 4
     assert {tensor.dtype for tensor in fetches.values()} == {tf.float32}
 
-    # What TensorFlow converts to a tensor: a number, an array, a list (which packs), slices (which are densified), a variable.
+    # What TensorFlow converts to a tensor: a number, an array, a list (packed), slices (densified), a variable.
     fetches["number"] = hccl_ops.allreduce(2.0, "sum")
     fetches["array"] = hccl_ops.allreduce(np.arange(3, dtype=np.int64) + rank, "sum", fusion=0)
     fetches["list"] = hccl_ops.allreduce([fed], "sum", fusion=2, fusion_id=0)

@@ -14,9 +14,11 @@ def names_body(rank, size):
     exec("import tensorflow as tf\nfrom npu_bridge.npu_init import *", scope)
     assert tensorflow.executing_eagerly() == eager, "the import changes no setting"
 
-    expected = """RewriterConfig close_session config_pb2 create_group destroy_group get_group_rank_from_world_rank get_local_rank_id
-        get_local_rank_size get_rank_id get_rank_size get_world_rank_from_group_rank hccl_ops init_resource npu_config_proto npu_ops
-        npu_scope os rewriter_config_pb2 session session_run_hook set_split_strategy_by_idx set_split_strategy_by_size shutdown_resource tf"""
+    expected = """
+        RewriterConfig close_session config_pb2 create_group destroy_group get_group_rank_from_world_rank
+        get_local_rank_id get_local_rank_size get_rank_id get_rank_size get_world_rank_from_group_rank hccl_ops
+        init_resource npu_config_proto npu_ops npu_scope os rewriter_config_pb2 session session_run_hook
+        set_split_strategy_by_idx set_split_strategy_by_size shutdown_resource tf"""
     assert set(scope) - {"__builtins__", "backend"} == set(expected.split())
     assert scope["tf"].Session and scope["tf"].placeholder, "the 1.x interface"
     assert scope["session"].Session is scope["tf"].Session

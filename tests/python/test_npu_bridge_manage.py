@@ -104,6 +104,7 @@ def refusals_body(rank, size):
         (lambda: create(world, 2, [0, 1]), [world, "exists"]),
         (lambda: create("", 2, [0, 1]), ["1 to 127 bytes", "0 bytes"]),
         (lambda: create("\u00e9" * 64, 2, [0, 1]), ["1 to 127 bytes", "128 bytes"]),
+        (lambda: create("a\0b", 2, [0, 1]), ["without a zero byte", "3 bytes"]),
         (lambda: create("\ud800", 2, [0, 1]), ["UTF-8"]),
         (lambda: create(7, 2, [0, 1]), ["string", "got 7"]),
         (lambda: create(None, 2, [0, 1]), ["string", "None"]),
@@ -175,7 +176,9 @@ def signatures_body(rank, size):
 
 def test_signatures(ranks):
     of_a_group = ["(group='hccl_world_group')"] * 4
-    expected = ["(group, rank_num, rank_ids)", "(group)"] + of_a_group + ["(group, group_rank_id)", "(world_rank_id, group)"]
+    expected = (
+        ["(group, rank_num, rank_ids)", "(group)"] + of_a_group + ["(group, group_rank_id)", "(world_rank_id, group)"]
+    )
     assert ranks(1, signatures_body).results == [expected]
 
 
@@ -205,7 +208,11 @@ def other_failures_body(rank, size):
         raise foldcast.DeadlineError("nobody came")
 
     foldcast.rank = late
-    for name, arguments in [("get_rank_id", []), ("create_group", ["g", 1, [0]]), ("get_group_rank_from_world_rank", [0, "g"])]:
+    for name, arguments in [
+        ("get_rank_id", []),
+        ("create_group", ["g", 1, [0]]),
+        ("get_group_rank_from_world_rank", [0, "g"]),
+    ]:
         try:
             getattr(api, name)(*arguments)
         except ValueError as error:

@@ -111,7 +111,10 @@ def test_bad_shares(split, shares, words):
 
 @pytest.mark.parametrize("group, word", [("", "0 bytes"), ("g" * 128, "128 bytes"), (None, "None"), (3, "3")])
 def test_bad_group(split, group, word):
-    for call in (lambda: split.set_split_strategy_by_idx([1], group), lambda: split.set_split_strategy_by_size([100], group)):
+    for call in (
+        lambda: split.set_split_strategy_by_idx([1], group),
+        lambda: split.set_split_strategy_by_size([100], group),
+    ):
         with pytest.raises(ValueError, match=word):
             call()
 

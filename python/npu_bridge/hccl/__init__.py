@@ -1,4 +1,4 @@
-"""The `hccl` modules that training scripts import: groups and ranks (`hccl.manage.api`), split strategies (`hccl.split.api`).
+"""The `hccl` modules that scripts import: groups and ranks (`hccl.manage.api`), split strategies (`hccl.split.api`).
 
 Pure Python over `foldcast`; TensorFlow is not needed. The world group is called ``hccl_world_group``.
 """

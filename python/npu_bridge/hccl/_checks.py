@@ -9,7 +9,7 @@ WORLD_GROUP = "hccl_world_group"
 
 
 def refusal(call, argument, expected, got, hint=None):
-    """The ValueError for an argument: who called what, what is allowed, what came, and what to do where that is not plain.
+    """The ValueError for an argument: who called what, what is allowed, what came; what to do where that is not plain.
 
     `call` is the call as `described` words it.
     """
@@ -24,7 +24,7 @@ def described(function, group, rank=None):
 
 
 def integer(call, argument, value):
-    """`value` as an int. True and False are refused: they are integers to Python, and a mistake in a rank or a count."""
+    """`value` as an int. True and False are refused: to Python they are integers, as a rank they are a mistake."""
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -51,8 +51,10 @@ def group_name(call, value):
         length = len(value.encode("utf-8"))
     except UnicodeEncodeError:
         raise refusal(call, "group", "a name that UTF-8 can hold", repr(value)) from None
-    if not 1 <= length <= 127:
-        raise refusal(call, "group", "a name of 1 to 127 bytes of UTF-8", f"{length} bytes")
+    if not 1 <= length <= 127 or "\0" in value:
+        raise refusal(
+            call, "group", "a name of 1 to 127 bytes of UTF-8 without a zero byte", f"{length} bytes: {value!r}"
+        )
     return value
 
 

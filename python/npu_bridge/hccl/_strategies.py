@@ -1,4 +1,4 @@
-"""The gradient split strategies that `hccl.split.api` was given, by the name of the group; a group need not exist yet."""
+"""The gradient split strategies that `hccl.split.api` was given, by the name of the group, which need not exist."""
 
 _by_index = {}
 _by_size = {}

@@ -12,9 +12,9 @@ _OPTIMIZER = "NpuOptimizer"
 def npu_config_proto(config_proto=None):
     """`config_proto`, or a new ConfigProto, with the custom optimizer NpuOptimizer and with remapping off.
 
-    A `config_proto` that is given is changed and returned, everything else in it kept; its NpuOptimizer entry, if it has one
-    already, stays the only one. TensorFlow passes over a custom optimizer that it has no code for, so a Session with this
-    configuration runs on a CPU, all other graph optimizations but remapping included.
+    A `config_proto` that is given is changed and returned, everything else in it kept; its NpuOptimizer entry, if it
+    has one already, stays the only one. TensorFlow passes over a custom optimizer that it has no code for, so a
+    Session with this configuration runs on a CPU, all other graph optimizations but remapping included.
     """
     if config_proto is None:
         config_proto = config_pb2.ConfigProto()

@@ -1,9 +1,10 @@
 """The names that training scripts get by ``from npu_bridge.npu_init import *``.
 
-`tf` is TensorFlow's 1.x interface: `tensorflow` itself on 1.x, `tensorflow.compat.v1` on 2.x, because the scripts that use
-this import are written for 1.x and call `tf.Session` and `tf.placeholder`. The import changes no setting of TensorFlow: a 1.x
-script that builds its graph at the top level calls ``tf.disable_v2_behavior()`` first, as everywhere on 2.x. A script for 2.x
-that wants `tf` to stay TensorFlow 2 imports `tensorflow` after this module, or only the names it needs.
+`tf` is TensorFlow's 1.x interface: `tensorflow` itself on 1.x, `tensorflow.compat.v1` on 2.x, because the scripts
+that use this import are written for 1.x and call `tf.Session` and `tf.placeholder`. The import changes no setting of
+TensorFlow: a 1.x script that builds its graph at the top level calls ``tf.disable_v2_behavior()`` first, as
+everywhere on 2.x. A script for 2.x that wants `tf` to stay TensorFlow 2 imports `tensorflow` after this module, or
+only the names it needs.
 
 What the installed TensorFlow no longer has is not exported.
 """
@@ -65,7 +66,7 @@ __all__ = [
 
 # Keras of TensorFlow 1.x, whose session functions scripts call; TensorFlow carries it without promising to keep it.
 try:
-    from tensorflow.python.keras import backend
+    from tensorflow.python.keras import backend  # noqa: F401
 except ImportError:
     pass
 else:

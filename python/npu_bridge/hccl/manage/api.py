@@ -1,8 +1,8 @@
 """Groups and ranks of the job, as training scripts ask for them.
 
-Every function joins the job first if the process has not done so, and every failure is a ValueError. A group's ranks are
-its members' world ranks in ascending order, whatever order they were given in; a *group rank* is a place in that list.
-Groups made with `foldcast.new_group` are known here too, and those made here are known to `foldcast` and to
+Every function joins the job first if the process has not done so, and every failure is a ValueError. A group's ranks
+are its members' world ranks in ascending order, whatever order they were given in; a *group rank* is a place in that
+list. Groups made with `foldcast.new_group` are known here too, and those made here are known to `foldcast` and to
 `hccl_ops.allreduce`: there is one list of groups in a process.
 """
 

@@ -1,11 +1,11 @@
 """The gradient split strategy of a group: into which segments its ``fusion=1`` allreduces are gathered.
 
-A strategy may be set before or after the job is joined and before or after its group is made; it is kept until the group is
-destroyed. A second call of the same function for a group replaces what the first one set. A strategy by size wins over one by
-index, in whichever order they were set. Every failure is a ValueError and changes nothing.
+A strategy may be set before or after the job is joined and before or after its group is made; it is kept until the
+group is destroyed. A second call of the same function for a group replaces what the first one set. A strategy by size
+wins over one by index, in whichever order they were set. Every failure is a ValueError and changes nothing.
 
-A strategy decides only what travels together: results have the same bits under any. Today it is checked and kept, and every
-allreduce still travels by itself; fusion when a graph is compiled is what will read it.
+A strategy decides only what travels together: results have the same bits under any. Today it is checked and kept, and
+every allreduce still travels by itself; fusion when a graph is compiled is what will read it.
 """
 
 import math
@@ -25,7 +25,7 @@ _SUM_TOLERANCE = 1e-6
 # The parameters' names are the interface: scripts pass them by keyword.
 @failures_are_value_errors
 def set_split_strategy_by_idx(idxList, group=WORLD_GROUP):
-    """Segments by gradient index: `idxList` holds the index of each segment's last gradient, ascending, at most 8 of them.
+    """Segments by gradient index: `idxList` holds the index of each segment's last gradient, ascending, at most 8.
 
     With 160 gradients, ``[20, 100, 159]`` makes the segments 0 to 20, 21 to 100 and 101 to 159.
     """
@@ -41,7 +41,7 @@ def set_split_strategy_by_idx(idxList, group=WORLD_GROUP):
 
 @failures_are_value_errors
 def set_split_strategy_by_size(dataSizeList, group=WORLD_GROUP):
-    """Segments by data volume: `dataSizeList` holds each segment's share of the bytes in percent, at most 8, together 100.
+    """Segments by data volume: `dataSizeList` holds each segment's share in percent, at most 8, together 100.
 
     ``[60, 20, 20]`` makes three segments; ``[96.54, 3.46]`` is what a group has that was told nothing.
     """
