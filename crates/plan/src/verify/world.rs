@@ -76,31 +76,48 @@ impl<'a> World<'a> {
 
     /// Runs whoever can run, to the end.
     pub(super) fn run(mut self) -> Result<Proof, Box<Violation>> {
-        loop {
-            let mut stuck = None;
+        while self.ranks.iter().any(|rank| rank.call < self.calls.len()) {
             let mut moved = false;
+            let mut stuck = Vec::new();
             for rank in 0..self.ranks.len() {
-                loop {
-                    self.finish_calls(rank)?;
-                    if self.ranks[rank].call == self.calls.len() {
-                        break;
-                    }
-                    if let Some(missing) = self.missing(rank) {
-                        stuck.get_or_insert((rank, missing));
-                        break;
-                    }
-                    self.advance(rank).map_err(|fault| self.violation(rank, fault))?;
-                    moved = true;
-                }
+                let before = self.ranks[rank].log.len();
+                stuck.extend(self.run_rank(rank)?.map(|fault| self.violation(rank, fault)));
+                moved |= self.ranks[rank].log.len() > before;
             }
-            match stuck {
-                None => break,
-                Some((rank, missing)) if !moved => return Err(self.violation(rank, Fault::Deadlock(missing))),
-                Some(_) => {}
+            // Whoever reads what nobody wrote, or waits in the earliest call, is nearest to the root of the trouble.
+            let is_wait = |violation: &Violation| matches!(violation.fault, Fault::Deadlock(_));
+            let root = stuck.into_iter().min_by_key(|violation| (is_wait(violation), violation.call));
+            if let Some(root) = root.filter(|_| !moved) {
+                return Err(root);
             }
         }
         let steps = self.ranks.iter().map(|rank| rank.log.len()).sum();
         Ok(Proof { steps, areas: self.memory.areas() })
+    }
+
+    /// Runs one rank as far as it goes, and says what is wrong if nobody else can run either.
+    fn run_rank(&mut self, rank: usize) -> Result<Option<Fault>, Box<Violation>> {
+        loop {
+            self.finish_calls(rank)?;
+            if self.ranks[rank].call == self.calls.len() {
+                return Ok(None);
+            }
+            if let Some(missing) = self.missing(rank) {
+                return Ok(Some(Fault::Deadlock(missing)));
+            }
+            match self.advance(rank) {
+                Ok(()) => {}
+                // It may be the order in which ranks are run here: if another writes the bytes later, the fault is
+                // the race between the two. A step reads before it writes, so it can be run again.
+                Err(fault @ Fault::Unwritten { .. }) => {
+                    let Rank { clock, log, .. } = &mut self.ranks[rank];
+                    clock[rank] -= 1;
+                    log.pop();
+                    return Ok(Some(fault));
+                }
+                Err(fault) => return Err(self.violation(rank, fault)),
+            }
+        }
     }
 
     fn violation(&self, rank: usize, fault: Fault) -> Box<Violation> {

@@ -1,0 +1,245 @@
+//! Broken plans are refused; and what the proof accepts, however it came about, is right on bytes.
+
+mod common;
+
+use common::{algorithm, small, small_shape};
+use foldcast_plan::verify::{self, Call, Fault, Start, Violation};
+use foldcast_plan::{Plan, Shape, Sources, Step};
+use proptest::prelude::*;
+use types::transport::Counter;
+
+/// Calls that together have every kind of step, empty pieces, short chunks, and one to many rounds.
+fn bases() -> Vec<Call> {
+    let shapes = [
+        ("flat", 2, 96),
+        ("flat", 3, 17),
+        ("flat", 5, 48),
+        ("one_shot", 2, 1),
+        ("one_shot", 2, 64),
+        ("one_shot", 2, 128),
+        ("one_shot", 2, 190),
+        ("one_shot", 2, 7 * 64),
+        ("one_shot", 2, 900),
+        ("reduce_scatter_allgather", 3, 1),
+        ("reduce_scatter_allgather", 3, 192),
+        ("reduce_scatter_allgather", 3, 600),
+        ("reduce_scatter_allgather", 4, 4 * 64 * 3),
+        ("reduce_scatter_allgather", 5, 4 * 64),
+        ("reduce_scatter_allgather", 5, 700),
+        ("reduce_scatter_allgather", 7, 64 * 8),
+    ];
+    let local = Call::of(algorithm("local"), &small_shape(1, 40));
+    let others = shapes.map(|(name, ranks, bytes)| Call::of(algorithm(name), &small_shape(ranks, bytes)));
+    others.into_iter().chain([local]).collect()
+}
+
+fn prove(call: &Call) -> Result<(), Box<Violation>> {
+    verify::calls(&vec![call.clone(); 3], Start::default()).map(|_| ())
+}
+
+/// Panics unless the bytes are right in several orders, in place and not.
+fn runs_right(call: &Call, seeds: u64) {
+    for seed in 0..seeds {
+        for in_place in [false, true] {
+            let done = common::run(&vec![call.clone(); 3], Start::default(), seed, in_place);
+            done.unwrap_or_else(|wrong| {
+                let plans: Vec<_> = call.plans.iter().map(|plan| &plan.steps).collect();
+                panic!("accepted, but {wrong} (seed {seed}, in place {in_place}): {plans:#?}")
+            });
+        }
+    }
+}
+
+/// Steps that a plan can do without, as far as results go.
+fn can_be_left_out(plan: &Plan, index: usize) -> bool {
+    let folds = |round| {
+        plan.steps
+            .iter()
+            .any(|step| matches!(step, Step::Fold { sources: Sources::Pairs { round: other }, .. } if *other == round))
+    };
+    let collects =
+        |wanted| plan.steps.iter().any(|step| matches!(step, Step::Collect { round, .. } if *round == wanted));
+    match &plan.steps[index] {
+        // The next publication says the same of this round too, only later; and with two ranks in a pipeline it comes
+        // without waiting for whoever waits for this one.
+        Step::Publish { counter: Counter::Staged, .. } if plan.algorithm == "one_shot" => {
+            plan.steps[index + 1..].iter().any(|step| matches!(step, Step::Publish { .. }))
+        }
+        // Whose piece has nothing in this round waits for the others all the same, and uses nothing of theirs.
+        Step::Await { counter: Counter::Staged, round } => plan.algorithm != "one_shot" && !folds(*round),
+        Step::Await { counter: Counter::Folded, round } => !collects(*round),
+        _ => false,
+    }
+}
+
+#[test]
+fn every_step_is_needed() {
+    let mut left_out = 0;
+    for base in bases() {
+        for rank in 0..base.plans.len() {
+            for index in 0..base.plans[rank].steps.len() {
+                let mut call = base.clone();
+                let step = call.plans[rank].steps.remove(index);
+                let name = base.plans[rank].algorithm;
+                if can_be_left_out(&base.plans[rank], index) {
+                    left_out += 1;
+                    prove(&call).unwrap_or_else(|violation| panic!("{name} without {step}: {violation}"));
+                    runs_right(&call, 4);
+                } else {
+                    assert!(prove(&call).is_err(), "{name}, rank {rank}, without step {index}: {step}");
+                }
+            }
+        }
+    }
+    assert!(left_out > 0, "the exceptions are tested too");
+}
+
+#[test]
+fn neighbouring_steps_in_the_other_order_are_refused_or_right() {
+    let (mut accepted, mut refused) = (0, 0);
+    for base in bases() {
+        for rank in 0..base.plans.len() {
+            for index in 1..base.plans[rank].steps.len() {
+                let mut call = base.clone();
+                call.plans[rank].steps.swap(index - 1, index);
+                if prove(&call).is_ok() {
+                    accepted += 1;
+                    runs_right(&call, 1);
+                } else {
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert!(accepted > 100 && refused > 100, "{accepted} accepted, {refused} refused");
+}
+
+/// Changes one thing in a plan; `by` and `other` say how and where, modulo what there is.
+fn change(plan: &mut Plan, kind: usize, at: usize, other: usize, by: i64) {
+    let steps = &mut plan.steps;
+    if steps.is_empty() {
+        return;
+    }
+    let (at, other) = (at % steps.len(), other % steps.len());
+    match kind {
+        0 => drop(steps.remove(at)),
+        1 => steps.insert(other, steps[at].clone()),
+        2 => steps.swap(at, other),
+        3 => {
+            let step = steps.remove(at);
+            steps.insert(other.min(steps.len()), step);
+        }
+        4 => shift_span(&mut steps[at], by, by),
+        5 => shift_span(&mut steps[at], by, 0),
+        6 => shift_span(&mut steps[at], 0, by),
+        7 => shift_round(&mut steps[at], by),
+        _ => shift_rank(&mut steps[at], by),
+    }
+}
+
+fn shift_span(step: &mut Step, start: i64, end: i64) {
+    let moved = |at: usize, by: i64| at.saturating_add_signed(isize::try_from(by).expect("a few bytes"));
+    if let Step::Stage { span, .. }
+    | Step::Fold { span, .. }
+    | Step::FoldAndStage { span, .. }
+    | Step::Collect { span, .. } = step
+    {
+        *span = moved(span.start, start)..moved(span.end, end);
+    }
+}
+
+fn shift_round(step: &mut Step, by: i64) {
+    use foldcast_plan::Place::{Gather, Pair, Slot};
+    let round = match step {
+        Step::Stage { to: Pair { round, .. } | Gather { round }, .. }
+        | Step::Fold { also: Some(Pair { round, .. } | Gather { round }), .. }
+        | Step::Fold { sources: Sources::Pairs { round }, .. }
+        | Step::Publish { round, .. }
+        | Step::Await { round, .. }
+        | Step::FoldAndStage { round, .. }
+        | Step::Collect { round, .. } => round,
+        Step::Stage { to: Slot, .. } | Step::Fold { .. } | Step::Announce | Step::Meet => return,
+    };
+    *round = round.saturating_add_signed(by.signum());
+}
+
+fn shift_rank(step: &mut Step, by: i64) {
+    let rank = match step {
+        Step::Stage { to: foldcast_plan::Place::Pair { reader, .. }, .. } => reader,
+        Step::Collect { from, .. } => from,
+        _ => return,
+    };
+    *rank = rank.saturating_add_signed(isize::try_from(by.signum()).expect("one"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The proof and the world of bytes know nothing of each other: whatever one accepts must be right in the other.
+    #[test]
+    fn what_is_accepted_is_right(
+        base in 0_usize..16,
+        everywhere in any::<bool>(),
+        changes in prop::collection::vec((0_usize..9, 0_usize..7, 0_usize..60, 0_usize..60, -3_i64..4), 1..4),
+    ) {
+        let mut call = bases().swap_remove(base);
+        for (kind, rank, at, other, by) in changes {
+            let ranks = call.plans.len();
+            for (index, plan) in call.plans.iter_mut().enumerate() {
+                if everywhere || index == rank % ranks {
+                    change(plan, kind, at, other, by);
+                }
+            }
+        }
+        if prove(&call).is_ok() {
+            runs_right(&call, 3);
+        }
+    }
+}
+
+/// A pipeline for two ranks that stages `lag` chunks ahead, over `depth` buffers.
+fn pipeline(lag: u64, depth: usize, rounds: u64) -> Call {
+    let geometry = types::transport::Geometry { pair_depth: depth, ..small(2) };
+    let at = |round: u64| usize::try_from(round).expect("a few rounds") * 64;
+    let shape = Shape { geometry, ..Shape::all_reduce(2, at(rounds), 1) };
+    let span = |round| at(round)..at(round + 1);
+    let steps = |rank: usize| {
+        let place = |round| foldcast_plan::Place::Pair { reader: 1 - rank, round };
+        let mut steps: Vec<Step> =
+            (0..lag.min(rounds)).map(|round| Step::Stage { span: span(round), to: place(round) }).collect();
+        steps.extend([Step::Announce, Step::Meet]);
+        for round in 0..rounds {
+            if round >= lag {
+                steps.push(Step::Await { counter: Counter::Staged, round });
+            }
+            let ahead = round + lag;
+            let stage = (ahead < rounds).then(|| (span(ahead), ahead));
+            steps.push(Step::FoldAndStage { span: span(round), round, stage });
+            if ahead < rounds {
+                steps.push(Step::Publish { counter: Counter::Staged, round: ahead });
+            }
+        }
+        steps
+    };
+    let plan = |rank| Plan { algorithm: "pipeline", id: 1, rounds, steps: steps(rank), shape };
+    Call { plans: vec![plan(0), plan(1)], mismatch: false }
+}
+
+#[test]
+fn staging_may_run_ahead_by_less_than_the_buffers_used_in_turn() {
+    for lag in 1..7 {
+        for depth in 1..8 {
+            let call = pipeline(lag, depth, 12);
+            match prove(&call) {
+                Ok(()) => {
+                    assert!(usize::try_from(lag).unwrap() < depth, "lag {lag}, depth {depth}");
+                    runs_right(&call, 3);
+                }
+                Err(violation) => {
+                    assert!(usize::try_from(lag).unwrap() >= depth, "lag {lag}, depth {depth}: {violation}");
+                    assert!(matches!(violation.fault, Fault::Race { .. } | Fault::Aliased), "{violation}");
+                }
+            }
+        }
+    }
+}
