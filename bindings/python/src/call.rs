@@ -87,7 +87,7 @@ pub(crate) fn written(argument: &Bound<'_, PyAny>) -> String {
 }
 
 /// The text of an argument that must be a string.
-fn text(field: &str, argument: &Bound<'_, PyAny>) -> Result<String> {
+pub(crate) fn text(field: &str, argument: &Bound<'_, PyAny>) -> Result<String> {
     let refused = || Error::invalid(field, "a string", written(argument));
     argument.downcast::<PyString>().map_err(|_| refused())?.extract().map_err(|_| refused())
 }

@@ -48,6 +48,30 @@ pub(crate) fn new_group(py: Python<'_>, ranks: &Bound<'_, PyAny>, name: Option<&
     made.map(|inner| Group { inner }).map_err(|error| raise::exception(py, &error))
 }
 
+/// The group of this name that exists in this process, the world group included. Never waits.
+///
+/// Parameters
+/// ----------
+/// name : str
+///     A group's name.
+///
+/// Returns
+/// -------
+/// Group
+///
+/// Raises
+/// ------
+/// NotInGroupError
+///     There is none.
+/// InvalidArgumentError
+///     The name is not a string.
+#[pyfunction]
+pub(crate) fn group(py: Python<'_>, name: &Bound<'_, PyAny>) -> PyResult<Group> {
+    let state = state::ensure(py)?;
+    let found = call::text("name", name).and_then(|name| state.group(&name, "group"));
+    found.map(|inner| Group { inner }).map_err(|error| raise::exception(py, &error))
+}
+
 fn parse_ranks(argument: &Bound<'_, PyAny>) -> Result<Vec<Rank>> {
     let refused = |got: &Bound<'_, PyAny>| Error::invalid("ranks", "whole numbers from 0 on", written(got));
     let items = argument.try_iter().map_err(|_| refused(argument))?;

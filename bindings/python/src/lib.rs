@@ -40,6 +40,7 @@ fn _foldcast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(call::allreduce_async, module)?)?;
     module.add_function(wrap_pyfunction!(call::barrier, module)?)?;
     module.add_function(wrap_pyfunction!(group::new_group, module)?)?;
+    module.add_function(wrap_pyfunction!(group::group, module)?)?;
     module.add_function(wrap_pyfunction!(bridge::table_address, module)?)?;
     Ok(())
 }
