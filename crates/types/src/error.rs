@@ -200,7 +200,12 @@ impl Error {
 
     /// An [`Error::Resource`].
     pub fn resource(wanted: impl Into<String>, got: impl fmt::Display, hint: impl Into<String>) -> Error {
-        Error::Resource(Box::new(Resource { rank: None, wanted: wanted.into(), got: got.to_string(), hint: hint.into() }))
+        Error::Resource(Box::new(Resource {
+            rank: None,
+            wanted: wanted.into(),
+            got: got.to_string(),
+            hint: hint.into(),
+        }))
     }
 }
 
@@ -333,7 +338,9 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Cause::RankDied { peer, ending } => write!(f, "{peer} {ending}"),
-            Cause::Deadline { by, peer } => write!(f, "a call of {by} reached its deadline waiting for {peer}"),
+            Cause::Deadline { by, peer } => {
+                write!(f, "a call of {by} reached its deadline waiting for {peer}")
+            }
             Cause::Interrupted { by } => write!(f, "a wait of {by} was interrupted"),
             Cause::Requested { by } => write!(f, "{by} called abort()"),
             Cause::Failed { by } => write!(f, "{by} failed: see its own error"),

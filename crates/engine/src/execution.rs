@@ -1,0 +1,416 @@
+//! One call stepping through its plan.
+//!
+//! The header exchange comes before everything that counts: until a rank has seen the header of every rank it has
+//! written nothing but its own staging buffers, and no counter. If the fingerprints differ, all ranks see it, since
+//! each sees all headers; they then wait for each other (the verdict) so that nobody overwrites a description that
+//! another still reads, and the use counts stay as they were: the next call finds everything as if nothing had been.
+
+use core::task::Poll;
+use core::time::Duration;
+
+use kernels::{Hints, Source};
+use plan::{Place, Sources, Span, Step};
+use types::error::Cause;
+use types::transport::{Channel, Counter, Peers};
+use types::{Buffers, CallSite, Error, Fingerprint, Result, Tag};
+
+use crate::call::Call;
+use crate::trouble::{Trouble, View, Warnings, fail, find_trouble, mismatch_error, warn};
+use crate::{Ground, SharedWindows};
+
+/// Where a channel stands between calls.
+#[derive(Debug)]
+pub struct ChannelState {
+    channel: Channel,
+    /// Sequence of the last call begun; grows with every call.
+    sequence: u64,
+    /// Running use count of the buffers; grows with successful calls.
+    uses: u64,
+    /// Hash of the fingerprint that this rank described last.
+    described: Option<u64>,
+}
+
+impl ChannelState {
+    /// A channel that no call has used.
+    #[must_use]
+    pub const fn new(channel: Channel) -> ChannelState {
+        ChannelState { channel, sequence: 0, uses: 0, described: None }
+    }
+
+    /// Number of calls begun.
+    #[must_use]
+    pub const fn calls(&self) -> u64 {
+        self.sequence
+    }
+}
+
+/// How far one call has come.
+#[derive(Debug)]
+pub struct Execution {
+    next_step: usize,
+    sequence: u64,
+    /// The first member, by index, whose header has not been seen yet.
+    unseen: usize,
+    differs: bool,
+    /// Whether peers may sleep on something that was published.
+    wake_due: bool,
+    verdict: Option<Box<Error>>,
+    warnings: Warnings,
+}
+
+/// Out of place, results of more bytes than this leave the cache anyway: they are stored past it.
+/// (Where a non-temporal store begins to pay, alone and with a reader behind it, is a property of the last-level cache.)
+const STREAMING_BYTES: usize = 24 << 20;
+
+impl Execution {
+    /// Begins a call on the channel.
+    #[inline]
+    pub fn begin(state: &mut ChannelState) -> Execution {
+        state.sequence += 1;
+        Execution {
+            next_step: 0,
+            sequence: state.sequence,
+            unseen: 0,
+            differs: false,
+            wake_due: false,
+            verdict: None,
+            warnings: Warnings::default(),
+        }
+    }
+
+    /// Goes as far as possible. With `look`, a call that cannot go on also looks for deaths, aborts and deadlines.
+    ///
+    /// # Errors
+    /// `Ready(Err)` when the call has failed; the group's life has ended then, unless it was a mismatch.
+    #[inline]
+    pub fn poll<W: SharedWindows, P: Peers>(
+        &mut self,
+        ground: Ground<'_, W, P>,
+        state: &mut ChannelState,
+        call: &mut Call,
+        buffers: &mut Buffers<'_>,
+        look: bool,
+    ) -> Poll<Result<()>> {
+        let first = self.run(ground, state, call, buffers);
+        if first.is_ready() || !look {
+            return first;
+        }
+        self.look(ground, state, call, buffers)
+    }
+
+    /// The steps, without a look at anything but the data.
+    #[inline]
+    fn run<W: SharedWindows, P: Peers>(
+        &mut self,
+        ground: Ground<'_, W, P>,
+        state: &mut ChannelState,
+        call: &mut Call,
+        buffers: &mut Buffers<'_>,
+    ) -> Poll<Result<()>> {
+        if self.verdict.is_some() {
+            return self.await_verdict(ground, state);
+        }
+        let prepared = &*call.prepared;
+        while let Some(step) = prepared.plan.steps.get(self.next_step) {
+            match step {
+                Step::Announce => {
+                    self.announce(ground, state, call);
+                }
+                Step::Meet => {
+                    if !self.meet(ground, state, call.hash()) {
+                        return self.pending(ground);
+                    }
+                    if self.differs {
+                        return self.mismatch(ground, state, call);
+                    }
+                }
+                Step::Await { counter, round } => {
+                    let due = state.uses + round + 1;
+                    let channel = state.channel;
+                    if ground.others().any(|other| ground.windows.counter(channel, other, *counter) < due) {
+                        return self.pending(ground);
+                    }
+                }
+                Step::Publish { counter, round } => {
+                    ground.windows.publish(state.channel, *counter, state.uses + round + 1);
+                    ground.windows.wake();
+                    self.wake_due = false;
+                }
+                Step::Stage { span, to } => {
+                    let place = self.place(ground, state, to, span.len());
+                    kernels::copy_in(place, &buffers.input()[span.clone()]);
+                }
+                Step::Fold { span, sources, also } => {
+                    self.fold(ground, state, call, buffers, (span, sources, also.as_ref()));
+                }
+                Step::FoldAndStage { span, round, stage } => {
+                    self.fold_and_stage(ground, state, call, buffers, (span, *round, stage.as_ref()));
+                }
+                Step::Collect { span, from, round } => {
+                    let place = ground.windows.gather(state.channel, *from, state.uses + round, span.len());
+                    kernels::copy_out(buffers.output(span.clone()), place);
+                }
+            }
+            self.next_step += 1;
+        }
+        if Self::streams(buffers) {
+            kernels::finish_streaming();
+        }
+        state.uses += prepared.plan.rounds;
+        self.flush(ground);
+        Poll::Ready(Ok(()))
+    }
+
+    fn streams(buffers: &Buffers<'_>) -> bool {
+        !buffers.is_in_place() && buffers.len() > STREAMING_BYTES
+    }
+
+    #[inline]
+    fn flush<W: SharedWindows, P: Peers>(&mut self, ground: Ground<'_, W, P>) {
+        if self.wake_due {
+            ground.windows.wake();
+            self.wake_due = false;
+        }
+    }
+
+    #[inline]
+    fn pending<W: SharedWindows, P: Peers>(&mut self, ground: Ground<'_, W, P>) -> Poll<Result<()>> {
+        // Peers are woken as late as possible, since that may be a system call; but before we wait for them.
+        self.flush(ground);
+        Poll::Pending
+    }
+
+    #[inline]
+    fn announce<W: SharedWindows, P: Peers>(
+        &mut self,
+        ground: Ground<'_, W, P>,
+        state: &mut ChannelState,
+        call: &Call,
+    ) {
+        let hash = call.hash();
+        if state.described != Some(hash) {
+            ground.windows.describe(state.channel, call.fingerprint());
+            state.described = Some(hash);
+        }
+        ground.windows.publish_header(state.channel, self.sequence, hash);
+        self.wake_due = true;
+    }
+
+    /// Whether every other rank's header has been seen; notes whether one differs.
+    #[inline]
+    fn meet<W: SharedWindows, P: Peers>(&mut self, ground: Ground<'_, W, P>, state: &ChannelState, hash: u64) -> bool {
+        let (own, ranks) = (ground.windows.rank(), ground.windows.geometry().ranks);
+        while self.unseen < ranks {
+            if self.unseen != own {
+                let Some(other) = ground.windows.header(state.channel, self.unseen, self.sequence) else {
+                    return false;
+                };
+                self.differs |= other != hash;
+            }
+            self.unseen += 1;
+        }
+        true
+    }
+
+    fn place<'w, W: SharedWindows, P: Peers>(
+        &self,
+        ground: Ground<'w, W, P>,
+        state: &ChannelState,
+        place: &Place,
+        len: usize,
+    ) -> kernels::SharedBytes<'w> {
+        let (windows, own) = (ground.windows, ground.windows.rank());
+        match place {
+            Place::Slot => windows.slot(state.channel, own, self.sequence, len),
+            Place::Pair { reader, round } => windows.pair(state.channel, own, *reader, state.uses + round, len),
+            Place::Gather { round } => windows.gather(state.channel, own, state.uses + round, len),
+        }
+    }
+
+    #[inline]
+    fn fold<W: SharedWindows, P: Peers>(
+        &self,
+        ground: Ground<'_, W, P>,
+        state: &ChannelState,
+        call: &Call,
+        buffers: &mut Buffers<'_>,
+        (span, sources, also): (&Span, &Sources, Option<&Place>),
+    ) {
+        let (windows, own, ranks) = (ground.windows, ground.windows.rank(), ground.windows.geometry().ranks);
+        let len = span.len();
+        let also = also.map(|place| self.place(ground, state, place, len));
+        let (changes_hands, from) = match sources {
+            Sources::Own => (false, None),
+            Sources::Slots => (ranks == 2, None),
+            Sources::Pairs { round } => (true, Some(state.uses + round)),
+        };
+        let source = |index: usize| {
+            if index == own {
+                return Source::Own;
+            }
+            Source::Shared(match from {
+                Some(turn) => windows.pair(state.channel, index, own, turn, len),
+                None => windows.slot(state.channel, index, self.sequence, len),
+            })
+        };
+        let hints = Hints { streaming: Self::streams(buffers), take_ownership: changes_hands };
+        let fold = call.prepared.fold;
+        match (sources, ranks) {
+            (Sources::Own, _) => fold.fold(buffers, span.clone(), &[Source::Own], also, hints),
+            (_, 2) => fold.fold(buffers, span.clone(), &[source(0), source(1)], also, hints),
+            _ => {
+                let sources: Vec<_> = (0..ranks).map(source).collect();
+                fold.fold(buffers, span.clone(), &sources, also, hints);
+            }
+        }
+    }
+
+    fn fold_and_stage<W: SharedWindows, P: Peers>(
+        &self,
+        ground: Ground<'_, W, P>,
+        state: &ChannelState,
+        call: &Call,
+        buffers: &mut Buffers<'_>,
+        (span, round, stage): (&Span, u64, Option<&(Span, u64)>),
+    ) {
+        let (windows, own) = (ground.windows, ground.windows.rank());
+        let peer = windows.pair(state.channel, 1 - own, own, state.uses + round, span.len());
+        let stage = stage.map(|(span, round)| {
+            (span.clone(), windows.pair(state.channel, own, 1 - own, state.uses + round, span.len()))
+        });
+        let hints = Hints { streaming: Self::streams(buffers), take_ownership: true };
+        call.prepared.fold.fold_and_stage(buffers, span.clone(), peer, own == 0, stage, hints);
+    }
+
+    // ---- what happens when not all is well ----
+
+    #[cold]
+    fn mismatch<W: SharedWindows, P: Peers>(
+        &mut self,
+        ground: Ground<'_, W, P>,
+        state: &ChannelState,
+        call: &mut Call,
+    ) -> Poll<Result<()>> {
+        let elapsed = call.elapsed(ground.clock.now());
+        let own = call.fingerprint();
+        let described: Vec<Option<Fingerprint>> = (0..ground.view.ranks.len())
+            .map(|index| {
+                if index == ground.windows.rank() {
+                    return Some(own.clone());
+                }
+                ground.windows.description(state.channel, index).ok()
+            })
+            .collect();
+        let site = self.site_of(ground.view, call);
+        self.verdict = Some(Box::new(mismatch_error(site, own, &described, ground.view, elapsed)));
+        ground.windows.publish(state.channel, Counter::Verdict, self.sequence);
+        ground.windows.wake();
+        self.wake_due = false;
+        self.await_verdict(ground, state)
+    }
+
+    fn await_verdict<W: SharedWindows, P: Peers>(
+        &mut self,
+        ground: Ground<'_, W, P>,
+        state: &ChannelState,
+    ) -> Poll<Result<()>> {
+        let seen = |other| ground.windows.counter(state.channel, other, Counter::Verdict) >= self.sequence;
+        if !ground.others().all(seen) {
+            return Poll::Pending;
+        }
+        match self.verdict.take() {
+            Some(error) => Poll::Ready(Err(*error)),
+            None => Poll::Pending,
+        }
+    }
+
+    #[cold]
+    fn look<W: SharedWindows, P: Peers>(
+        &mut self,
+        ground: Ground<'_, W, P>,
+        state: &mut ChannelState,
+        call: &mut Call,
+        buffers: &mut Buffers<'_>,
+    ) -> Poll<Result<()>> {
+        let now = ground.clock.now();
+        let elapsed = call.elapsed(now);
+        let missing = self.missing(ground, state, call);
+        let Some(trouble) = find_trouble(ground, &missing, call, elapsed) else {
+            if self.warnings.due(elapsed, call.limits.first_warning) {
+                let site = self.site_of(ground.view, call);
+                warn(&site, ground.view, &missing, self.awaited(ground.view.ranks.len()), elapsed);
+            }
+            return Poll::Pending;
+        };
+        // What a dead or aborting rank wrote before is visible now, and data goes before trouble.
+        let again = self.run(ground, state, call, buffers);
+        if again.is_ready() {
+            return again;
+        }
+        if let Trouble::Over(Cause::RankDied { .. }) = &trouble {
+            // The dead rank may not have been the only one we waited for: fail only if it still is missing something.
+            let still = self.missing(ground, state, call);
+            if find_trouble(ground, &still, call, elapsed).is_none() {
+                return Poll::Pending;
+            }
+        }
+        let site = self.site_of(ground.view, call);
+        let error = fail(ground, call, trouble, site, self.awaited(ground.view.ranks.len()));
+        // The ranks' disagreement is known and says more than what came after it.
+        Poll::Ready(Err(self.verdict.take().map_or(error, |mismatch| *mismatch)))
+    }
+
+    /// Members, by index, for whom the current step waits.
+    fn missing<W: SharedWindows, P: Peers>(
+        &self,
+        ground: Ground<'_, W, P>,
+        state: &ChannelState,
+        call: &Call,
+    ) -> Vec<usize> {
+        let (windows, channel) = (ground.windows, state.channel);
+        let below = |counter: Counter, due: u64| {
+            ground.others().filter(|other| windows.counter(channel, *other, counter) < due).collect()
+        };
+        if self.verdict.is_some() {
+            return below(Counter::Verdict, self.sequence);
+        }
+        match call.prepared.plan.steps.get(self.next_step) {
+            Some(Step::Await { counter, round }) => below(*counter, state.uses + round + 1),
+            Some(Step::Meet) => {
+                ground.others().filter(|other| windows.header(channel, *other, self.sequence).is_none()).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether there is something to do now: what the current step waits for is there, or something is wrong.
+    pub fn can_go_on<W: SharedWindows, P: Peers>(
+        &self,
+        ground: Ground<'_, W, P>,
+        state: &ChannelState,
+        call: &Call,
+    ) -> bool {
+        let missing = self.missing(ground, state, call);
+        missing.is_empty() || !ground.life.is_live() || find_trouble(ground, &missing, call, Duration::ZERO).is_some()
+    }
+
+    /// The call's place in messages.
+    pub fn site_of(&self, view: &View, call: &Call) -> CallSite {
+        let fingerprint = call.fingerprint();
+        let tag = match &call.named {
+            Some(_) => Tag::Named(std::sync::Arc::clone(&fingerprint.name)),
+            None => Tag::Unnamed(self.sequence),
+        };
+        view.site(fingerprint.kind.name(), Some(tag))
+    }
+
+    fn awaited(&self, ranks: usize) -> &'static str {
+        if self.verdict.is_some() {
+            "take note of the mismatch"
+        } else if self.unseen < ranks {
+            "enter the call"
+        } else {
+            "deliver its part of the data"
+        }
+    }
+}

@@ -1,0 +1,381 @@
+//! The engine against worlds whose schedule, time and deaths the test decides: every rank in one thread, whose turn it is
+//! drawn from a seed. A failing seed replays exactly.
+
+mod support;
+
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use foldcast_engine::{Ground, Life, Limits, NamedLane, OwnedBuffers, Preparer, Task, UnnamedLane};
+use support::{Memory, Random, TestWindows, view};
+use types::transport::{Clock, Fate, Geometry};
+use types::{Buffers, Cause, DataType, Ending, Error, OpKind, Rank, Reduction, Result};
+
+const SEEDS: u64 = 60;
+
+/// Small areas, so that small calls take many rounds.
+fn geometry(ranks: usize) -> Geometry {
+    let pair_depth = if ranks == 2 { 4 } else { 1 };
+    Geometry { ranks, slot_bytes: 64, chunk_bytes: 128, pair_depth }
+}
+
+struct Owned {
+    input: Vec<u8>,
+    output: Vec<u8>,
+    in_place: bool,
+}
+
+impl OwnedBuffers for Owned {
+    fn buffers(&mut self) -> Buffers<'_> {
+        if self.in_place {
+            return Buffers::InPlace(&mut self.output);
+        }
+        Buffers::Separate { input: &self.input, output: &mut self.output }
+    }
+}
+
+type Outcome = Arc<Mutex<Option<Result<Vec<i32>>>>>;
+
+/// One call as a rank makes it.
+#[derive(Clone, Debug)]
+struct Request {
+    kind: OpKind,
+    dtype: DataType,
+    reduction: Reduction,
+    count: usize,
+    name: Option<String>,
+    in_place: bool,
+}
+
+impl Request {
+    fn sum(count: usize) -> Request {
+        Request {
+            kind: OpKind::AllReduce,
+            dtype: DataType::Int32,
+            reduction: Reduction::Sum,
+            count,
+            name: None,
+            in_place: false,
+        }
+    }
+
+    fn named(self, name: &str) -> Request {
+        Request { name: Some(name.into()), ..self }
+    }
+}
+
+fn element(rank: usize, at: usize) -> i32 {
+    i32::try_from(rank * 1000 + at % 977).expect("small numbers")
+}
+
+fn expected(ranks: usize, count: usize) -> Vec<i32> {
+    (0..count).map(|at| (0..ranks).map(|rank| element(rank, at)).sum()).collect()
+}
+
+struct Actor {
+    windows: TestWindows,
+    life: Life,
+    view: foldcast_engine::View,
+    unnamed: UnnamedLane,
+    named: NamedLane,
+    limits: Limits,
+}
+
+impl Actor {
+    fn submit(&mut self, request: &Request) -> Outcome {
+        let rank = self.windows.rank;
+        let lane = if request.name.is_some() { &mut self.named.preparer } else { &mut self.unnamed.preparer };
+        let bytes = request.count * request.dtype.size();
+        let call = lane.call(request.kind, request.dtype, request.reduction, bytes, self.limits);
+        let call = call.started(self.windows.memory.now());
+        let input: Vec<u8> = (0..request.count).flat_map(|at| element(rank, at).to_le_bytes()).take(bytes).collect();
+        let output = if request.in_place { input.clone() } else { vec![0xAA; bytes] };
+        let buffers = Box::new(Owned { input, output, in_place: request.in_place });
+        let outcome = Outcome::default();
+        let slot = Arc::clone(&outcome);
+        let done = Box::new(move |result: Result<()>, mut buffers: Box<dyn OwnedBuffers>| {
+            let mut buffers = buffers.buffers();
+            let all = 0..buffers.len();
+            let words = buffers.output(all).as_chunks::<4>().0.iter().map(|word| i32::from_le_bytes(*word)).collect();
+            *slot.lock().unwrap() = Some(result.map(|()| words));
+        });
+        match &request.name {
+            Some(name) => self.named.submit(Task { call: call.named(name), buffers, done }),
+            None => self.unnamed.submit(Task { call, buffers, done }),
+        }
+        outcome
+    }
+
+    fn poll(&mut self, look: bool) {
+        let clock: &dyn Clock = &*self.windows.memory;
+        let ground = Ground { windows: &self.windows, peers: &self.windows, life: &self.life, view: &self.view, clock };
+        let mut finished = self.unnamed.poll(ground, look);
+        finished.extend(self.named.poll(ground, None, look).finished);
+        for (task, result) in finished {
+            task.finish(result);
+        }
+    }
+}
+
+struct World {
+    memory: Rc<Memory>,
+    actors: Vec<Actor>,
+    random: Random,
+}
+
+impl World {
+    fn new(ranks: usize, seed: u64) -> World {
+        let memory = Memory::new(geometry(ranks));
+        let preparer = |rank| Preparer::new(geometry(ranks), rank, 0, 0);
+        let limits = Limits { deadline: Some(Duration::from_secs(100)), first_warning: Duration::from_secs(5) };
+        let actor = |rank| Actor {
+            windows: TestWindows { memory: Rc::clone(&memory), rank },
+            life: Life::default(),
+            view: view(rank, ranks),
+            unnamed: UnnamedLane::new(preparer(rank)),
+            named: NamedLane::new(preparer(rank)),
+            limits,
+        };
+        let actors = (0..ranks).map(actor).collect();
+        World { memory, actors, random: Random::new(seed) }
+    }
+
+    fn ranks(&self) -> usize {
+        self.actors.len()
+    }
+
+    /// Lets ranks that live take turns until all these outcomes are there.
+    fn run(&mut self, outcomes: &[Outcome]) {
+        const TURNS: usize = 1_000_000;
+        for turn in 0..TURNS {
+            if outcomes.iter().all(|outcome| outcome.lock().unwrap().is_some()) {
+                return;
+            }
+            let rank = self.random.below(self.ranks());
+            if self.memory.fates[rank].get() == Fate::Alive {
+                let look = self.random.below(4) == 0;
+                self.actors[rank].poll(look);
+            }
+            if turn % 64 == 0 {
+                self.memory.now.set(self.memory.now() + Duration::from_millis(10));
+            }
+        }
+        panic!("the calls do not end");
+    }
+
+    /// All ranks make this call and it must be right.
+    fn good_call(&mut self, request: &Request) {
+        let outcomes: Vec<_> = self.actors.iter_mut().map(|actor| actor.submit(request)).collect();
+        self.run(&outcomes);
+        let want = expected(self.ranks(), request.count);
+        for outcome in outcomes {
+            assert_eq!(taken(&outcome).expect("a good call"), want, "{request:?}");
+        }
+    }
+}
+
+fn taken(outcome: &Outcome) -> Result<Vec<i32>> {
+    outcome.lock().unwrap().take().expect("an outcome")
+}
+
+#[test]
+fn calls_of_all_sizes_are_right_in_every_order() {
+    for seed in 0..SEEDS {
+        let ranks = 2 + usize::try_from(seed % 4).unwrap();
+        let mut world = World::new(ranks, seed);
+        let mut outcomes = Vec::new();
+        for _ in 0..12 {
+            let count = world.random.below(300);
+            let in_place = world.random.below(2) == 0;
+            let request = Request { in_place, ..Request::sum(count) };
+            let ends: Vec<_> = world.actors.iter_mut().map(|actor| actor.submit(&request)).collect();
+            outcomes.push((count, ends));
+        }
+        let all: Vec<_> = outcomes.iter().flat_map(|(_, ends)| ends.iter().cloned()).collect();
+        world.run(&all);
+        for (count, ends) in outcomes {
+            for end in ends {
+                assert_eq!(taken(&end).expect("a good call"), expected(ranks, count), "seed {seed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn named_calls_meet_whatever_the_order_of_submission() {
+    for seed in 0..SEEDS {
+        let ranks = 2 + usize::try_from(seed % 4).unwrap();
+        let mut world = World::new(ranks, seed);
+        // More calls than the shared lists hold, two of each name.
+        let names: Vec<String> = (0..20).flat_map(|name| [format!("n{name}"), format!("n{name}")]).collect();
+        let mut outcomes = Vec::new();
+        for rank in 0..ranks {
+            let mut order: Vec<_> = names.iter().collect();
+            for at in (1..order.len()).rev() {
+                let other = world.random.below(at + 1);
+                order.swap(at, other);
+            }
+            for name in order {
+                let count = 1 + name.len() * 31 + usize::from(*name.as_bytes().last().unwrap());
+                let outcome = world.actors[rank].submit(&Request::sum(count).named(name));
+                outcomes.push((count, outcome));
+            }
+        }
+        let all: Vec<_> = outcomes.iter().map(|(_, end)| Arc::clone(end)).collect();
+        world.run(&all);
+        for (count, end) in outcomes {
+            assert_eq!(taken(&end).expect("a good call"), expected(ranks, count), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_mismatch_is_an_error_on_all_ranks_and_loses_nothing() {
+    let base = Request::sum(5);
+    let large = Request::sum(300);
+    let changes: [(&str, &Request, Request); 6] = [
+        ("count", &base, Request::sum(4)),
+        ("count", &base, large.clone()),
+        ("count", &large, Request::sum(301)),
+        ("dtype", &base, Request { dtype: DataType::Float32, ..base.clone() }),
+        ("reduction", &large, Request { reduction: Reduction::Max, ..large.clone() }),
+        ("kind", &base, Request { kind: OpKind::Barrier, count: 0, ..base.clone() }),
+    ];
+    for seed in 0..SEEDS {
+        for ranks in 2..=4 {
+            for odd in 0..ranks {
+                for (field, common, other) in &changes {
+                    for name in [None, Some("x".to_owned())] {
+                        let mut world = World::new(ranks, seed);
+                        world.good_call(common);
+                        let submit = |(rank, actor): (usize, &mut Actor)| {
+                            let request = if rank == odd { other } else { *common };
+                            actor.submit(&Request { name: name.clone(), ..request.clone() })
+                        };
+                        let ends: Vec<_> = world.actors.iter_mut().enumerate().map(submit).collect();
+                        world.run(&ends);
+                        for end in &ends {
+                            let error = taken(end).expect_err("a mismatch");
+                            let Error::Mismatch(mismatch) = &error else { panic!("{error}") };
+                            assert_eq!(mismatch.field, *field, "{error}");
+                            assert_eq!(mismatch.values.len(), ranks);
+                            assert_ne!(mismatch.expected, mismatch.got, "{error}");
+                            let odd_value = &mismatch.values[odd].1;
+                            assert_eq!(mismatch.values.iter().filter(|(_, v)| v == odd_value).count(), 1, "{error}");
+                        }
+                        world.good_call(&large);
+                        world.good_call(&base);
+                    }
+                }
+            }
+        }
+        if seed >= 2 {
+            break;
+        }
+    }
+}
+
+/// Some survivors may have what they need; the others learn who died, and every later call says that the group is over.
+#[test]
+fn a_death_is_named_on_every_rank_that_depended_on_it() {
+    for seed in 0..4 * SEEDS {
+        let ranks = 2 + usize::try_from(seed % 4).unwrap();
+        let name = (seed % 3 == 0).then(|| "x".to_owned());
+        let mut world = World::new(ranks, seed);
+        world.good_call(&Request::sum(3));
+        let victim = world.random.below(ranks);
+        let count = [3, 40, 400][world.random.below(3)];
+        let request = Request { name, ..Request::sum(count) };
+        let ends: Vec<_> = world.actors.iter_mut().map(|actor| actor.submit(&request)).collect();
+        for _ in 0..world.random.below(60) {
+            let rank = world.random.below(ranks);
+            world.actors[rank].poll(false);
+        }
+        world.memory.fates[victim].set(Fate::Gone(Ending::Signalled(9)));
+        let survivors: Vec<usize> = (0..ranks).filter(|rank| *rank != victim).collect();
+        let alive: Vec<_> = survivors.iter().map(|rank| Arc::clone(&ends[*rank])).collect();
+        world.run(&alive);
+        for end in &alive {
+            match taken(end) {
+                Ok(sum) => assert_eq!(sum, expected(ranks, count), "seed {seed}"),
+                Err(Error::RankDied(died)) => {
+                    assert_eq!(died.peer, Rank::from_index(10 * victim), "seed {seed}");
+                    assert_eq!(died.ending, Ending::Signalled(9));
+                }
+                Err(other) => panic!("seed {seed}: {other}"),
+            }
+        }
+        // The next call depends on the dead rank as well; the one after finds the group over.
+        for attempt in 0..2 {
+            let ends: Vec<_> = survivors.iter().map(|rank| world.actors[*rank].submit(&request)).collect();
+            world.run(&ends);
+            for end in &ends {
+                let error = taken(end).expect_err("the group is over");
+                let text = error.to_string();
+                assert!(text.contains(&format!("rank {}", 10 * victim)), "{text}");
+                match error {
+                    Error::RankDied(_) => assert_eq!(attempt, 0, "seed {seed}: {text}"),
+                    Error::GroupAborted(_) => {}
+                    other => panic!("seed {seed}: {other}"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_finished_its_part_may_leave() {
+    for seed in 0..SEEDS {
+        let mut world = World::new(3, seed);
+        let request = Request::sum(200);
+        let ends: Vec<_> = world.actors.iter_mut().map(|actor| actor.submit(&request)).collect();
+        world.run(&ends[..1]);
+        world.memory.fates[0].set(Fate::Gone(Ending::Left(1)));
+        world.run(&ends);
+        for end in &ends {
+            assert_eq!(taken(end).expect("its data is there"), expected(3, 200), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_missing_rank_is_named_at_the_deadline() {
+    for name in [None, Some("grad".to_owned())] {
+        let mut world = World::new(3, 7);
+        let request = Request { name, ..Request::sum(5) };
+        let ends = [world.actors[0].submit(&request), world.actors[2].submit(&request)];
+        world.actors[0].limits.deadline = None;
+        for _ in 0..10 {
+            world.actors[0].poll(true);
+            world.actors[2].poll(true);
+        }
+        assert!(ends.iter().all(|end| end.lock().unwrap().is_none()), "nothing is known yet");
+        world.memory.now.set(Duration::from_secs(101));
+        world.actors[2].poll(true);
+        let error = taken(&ends[1]).expect_err("the deadline");
+        let Error::Deadline(deadline) = &error else { panic!("{error}") };
+        assert!(deadline.peers.contains(&Rank(10)) && deadline.limit == Duration::from_secs(100), "{error}");
+        assert!(error.to_string().contains("rank 10"), "{error}");
+        // The other rank's call ends with it, saying whose deadline it was.
+        world.actors[0].poll(true);
+        let error = taken(&ends[0]).expect_err("the epoch is over");
+        let Error::GroupAborted(aborted) = &error else { panic!("{error}") };
+        assert!(matches!(aborted.cause, Cause::Deadline { by: Rank(20), .. }), "{error}");
+    }
+}
+
+#[test]
+fn an_abort_reaches_every_rank() {
+    let mut world = World::new(4, 3);
+    let end = world.actors[1].submit(&Request::sum(1000));
+    let named = world.actors[1].submit(&Request::sum(10).named("x"));
+    world.actors[1].poll(true);
+    let cause = Cause::Requested { by: Rank(30) };
+    types::transport::Windows::abort(&world.actors[3].windows, &cause);
+    world.run(&[Arc::clone(&end), Arc::clone(&named)]);
+    for end in [end, named] {
+        let error = taken(&end).expect_err("aborted");
+        assert!(matches!(&error, Error::GroupAborted(e) if e.cause == cause), "{error}");
+    }
+}

@@ -1,0 +1,320 @@
+//! Every setting, read once: its variables, type, unit, range and default.
+//!
+//! A setting is taken from an argument of the call, then from its `FOLDCAST_*` variable, then from the variable of the
+//! neighbours that means the same, then from the default. A value that cannot be meant is an error that names the
+//! variable, the value and what is allowed. An environment that claims more than one rank is honoured or refused,
+//! never taken for a world of one.
+
+use core::time::Duration;
+
+use types::{Error, Rank, Result};
+
+/// How long something may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Timeout {
+    /// What the environment says, else the built-in default.
+    #[default]
+    Default,
+    /// No limit.
+    Never,
+    /// At most this long.
+    After(Duration),
+}
+
+/// The longest time that is taken as a number of seconds; beyond it there is no limit. Some 30 years.
+const LONGEST_S: f64 = 1e9;
+
+impl Timeout {
+    /// From seconds: `None` is the default, infinity is no limit.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the number is zero, negative or not a number.
+    pub fn from_seconds(seconds: Option<f64>) -> Result<Timeout> {
+        let Some(seconds) = seconds else { return Ok(Timeout::Default) };
+        if seconds.is_nan() || seconds <= 0.0 {
+            return Err(Error::invalid("timeout", TIMEOUT_ALLOWED, format!("{seconds}")));
+        }
+        if seconds >= LONGEST_S {
+            return Ok(Timeout::Never);
+        }
+        Ok(Timeout::After(Duration::from_secs_f64(seconds)))
+    }
+
+    /// The limit, where `default` is what [`Timeout::Default`] stands for.
+    pub(crate) fn limit(self, default: Option<Duration>) -> Option<Duration> {
+        match self {
+            Timeout::Default => default,
+            Timeout::Never => None,
+            Timeout::After(limit) => Some(limit),
+        }
+    }
+}
+
+const TIMEOUT_ALLOWED: &str = "seconds above 0, inf for no limit, or nothing for the default";
+
+/// Everything that the environment decides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// This process's rank in the world.
+    pub rank: Rank,
+    /// Ranks of the world.
+    pub size: usize,
+    /// This process's rank among those of its host.
+    pub local_rank: usize,
+    /// What the ranks of one job have in common and no other job has; the user is added where it is used.
+    pub job: String,
+    /// How long the ranks may take to meet; `None`: no limit. `FOLDCAST_INIT_TIMEOUT`, `HCCL_CONNECT_TIMEOUT`, 120 s.
+    pub init_timeout: Option<Duration>,
+    /// How long a call may take; `None`: no limit. `FOLDCAST_TIMEOUT`, `HCCL_EXEC_TIMEOUT` (0: no limit), 1,800 s.
+    pub timeout: Option<Duration>,
+    /// When a wait first complains. `FOLDCAST_WARN_AFTER`, 5 s.
+    pub warn_after: Duration,
+}
+
+/// Pairs of variables that give rank and number of ranks, the first that is set counts; others must agree.
+const RANK_PAIRS: [(&str, &str); 5] = [
+    ("FOLDCAST_RANK", "FOLDCAST_WORLD_SIZE"),
+    ("RANK", "WORLD_SIZE"),
+    ("RANK_ID", "RANK_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+];
+
+/// Variables that give the number of ranks on this host.
+const LOCAL_SIZES: [&str; 2] = ["LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"];
+
+/// Variables that tell one job from another where there is no `FOLDCAST_JOB`.
+const JOB_VARIABLES: [&str; 8] = [
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID",
+    "RANK_TABLE_FILE",
+    "CM_CHIEF_IP",
+    "CM_CHIEF_PORT",
+    "PMIX_NAMESPACE",
+    "PMI_JOBID",
+];
+
+/// More ranks than this on one host are taken for a mistake.
+pub(crate) const MAX_RANKS: usize = 4096;
+
+impl Config {
+    /// Reads the process's environment.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] naming the variable, its value and what is allowed.
+    pub fn from_env() -> Result<Config> {
+        Self::read(&|name| std::env::var(name).ok())
+    }
+
+    /// Reads variables from `env`.
+    pub(crate) fn read(env: &dyn Fn(&str) -> Option<String>) -> Result<Config> {
+        let env = &|name: &str| env(name).filter(|value| !value.is_empty());
+        let (rank, size) = ranks(env)?;
+        for name in LOCAL_SIZES {
+            if let Some(local) = number(env, name)?.filter(|local| *local != size) {
+                let expected = format!("{size}, the size of the world: jobs that span hosts are not supported yet");
+                return Err(Error::invalid(name, expected, local.to_string()));
+            }
+        }
+        let local_rank = number(env, "LOCAL_RANK")?.unwrap_or(rank);
+        if local_rank >= size {
+            return Err(Error::invalid("LOCAL_RANK", format!("below {size}"), local_rank.to_string()));
+        }
+        Ok(Config {
+            rank: Rank::from_index(rank),
+            size,
+            local_rank,
+            job: job(env, size),
+            init_timeout: limit(env, "FOLDCAST_INIT_TIMEOUT", "HCCL_CONNECT_TIMEOUT", 120)?,
+            timeout: limit(env, "FOLDCAST_TIMEOUT", "HCCL_EXEC_TIMEOUT", 1800)?,
+            warn_after: limit(env, "FOLDCAST_WARN_AFTER", "FOLDCAST_WARN_AFTER", 5)?.unwrap_or(Duration::MAX),
+        })
+    }
+}
+
+type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+fn number(env: Env<'_>, name: &str) -> Result<Option<usize>> {
+    let Some(text) = env(name) else { return Ok(None) };
+    match text.trim().parse() {
+        Ok(number) => Ok(Some(number)),
+        Err(_) => Err(Error::invalid(name, "a whole number from 0", format!("{text:?}"))),
+    }
+}
+
+/// Rank and size of the world.
+fn ranks(env: Env<'_>) -> Result<(usize, usize)> {
+    let mut found: Option<(&str, usize, usize)> = None;
+    for (rank_name, size_name) in RANK_PAIRS {
+        let (rank, size) = match (number(env, rank_name)?, number(env, size_name)?) {
+            (Some(rank), Some(size)) => (rank, size),
+            (None, None) => continue,
+            (Some(_), None) => return Err(incomplete(rank_name, size_name)),
+            (None, Some(_)) => return Err(incomplete(size_name, rank_name)),
+        };
+        check(rank_name, rank, size_name, size)?;
+        match found {
+            Some((first, other_rank, other_size)) if (other_rank, other_size) != (rank, size) => {
+                let expected = format!("rank {other_rank} of {other_size}, as {first} and its partner say");
+                return Err(Error::invalid(rank_name, expected, format!("rank {rank} of {size}")));
+            }
+            Some(_) => {}
+            None => found = Some((rank_name, rank, size)),
+        }
+    }
+    if let Some((_, rank, size)) = found {
+        return Ok((rank, size));
+    }
+    if env("CM_CHIEF_IP").is_some() || env("CM_WORKER_SIZE").is_some() {
+        return chief_and_workers(env);
+    }
+    match env("RANK_TABLE_FILE") {
+        Some(file) => {
+            let got = format!("RANK_TABLE_FILE={file:?} without them");
+            Err(Error::invalid("RANK_ID and RANK_SIZE", "both set, beside RANK_TABLE_FILE", got))
+        }
+        None => Ok((0, 1)),
+    }
+}
+
+/// The `CM_*` variables name devices, not ranks: on one host the device's number is the rank.
+fn chief_and_workers(env: Env<'_>) -> Result<(usize, usize)> {
+    let Some(size) = number(env, "CM_WORKER_SIZE")? else {
+        return Err(incomplete("CM_CHIEF_IP", "CM_WORKER_SIZE"));
+    };
+    match number(env, "DEVICE_ID")? {
+        Some(device) => {
+            check("DEVICE_ID", device, "CM_WORKER_SIZE", size)?;
+            Ok((device, size))
+        }
+        None if size == 1 => Ok((0, 1)),
+        None => Err(incomplete("CM_WORKER_SIZE", "DEVICE_ID")),
+    }
+}
+
+fn check(rank_name: &str, rank: usize, size_name: &str, size: usize) -> Result<()> {
+    if size == 0 || size > MAX_RANKS {
+        return Err(Error::invalid(size_name, format!("1 to {MAX_RANKS}"), size.to_string()));
+    }
+    if rank >= size {
+        return Err(Error::invalid(rank_name, format!("below {size_name}={size}"), rank.to_string()));
+    }
+    Ok(())
+}
+
+fn incomplete(set: &str, unset: &str) -> Error {
+    Error::invalid(unset, format!("a value, since {set} is set"), "nothing")
+}
+
+fn job(env: Env<'_>, size: usize) -> String {
+    if let Some(job) = env("FOLDCAST_JOB") {
+        return job;
+    }
+    let mut key = format!("ranks={size}");
+    for name in JOB_VARIABLES {
+        if let Some(value) = env(name) {
+            key.push_str(&format!("\n{name}={value}"));
+        }
+    }
+    key
+}
+
+/// A time limit in seconds from our variable or the neighbours', where 0 means no limit.
+fn limit(env: Env<'_>, own: &str, neighbour: &str, default_s: u64) -> Result<Option<Duration>> {
+    let (name, text) = match (env(own), env(neighbour)) {
+        (Some(text), _) => (own, text),
+        (None, Some(text)) => (neighbour, text),
+        (None, None) => return Ok(Some(Duration::from_secs(default_s))),
+    };
+    let seconds = text.trim().parse::<f64>();
+    match seconds {
+        Ok(0.0) if name != own => Ok(None),
+        Ok(seconds) => Timeout::from_seconds(Some(seconds))
+            .map(|timeout| timeout.limit(None))
+            .map_err(|_| Error::invalid(name, TIMEOUT_ALLOWED, format!("{text:?}"))),
+        Err(_) => Err(Error::invalid(name, TIMEOUT_ALLOWED, format!("{text:?}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Config> {
+        let find = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
+        Config::read(&find)
+    }
+
+    fn refusal(variables: &[(&str, &str)]) -> String {
+        match read(variables) {
+            Err(error @ Error::InvalidArgument(_)) => error.to_string(),
+            other => panic!("{variables:?} gave {other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_empty_environment_is_a_world_of_one() {
+        let config = read(&[]).unwrap();
+        assert_eq!((config.rank, config.size, config.local_rank), (Rank(0), 1, 0));
+        assert_eq!(config.timeout, Some(Duration::from_secs(1800)));
+        assert_eq!(config.init_timeout, Some(Duration::from_secs(120)));
+        assert_eq!(config.warn_after, Duration::from_secs(5));
+        assert_eq!(read(&[("RANK", ""), ("WORLD_SIZE", "")]).unwrap().size, 1);
+    }
+
+    #[test]
+    fn every_pair_of_variables_is_honoured() {
+        for (rank, size) in RANK_PAIRS {
+            let config = read(&[(rank, "2"), (size, "5")]).unwrap();
+            assert_eq!((config.rank, config.size), (Rank(2), 5), "{rank}");
+        }
+        let config = read(&[("CM_CHIEF_IP", "10.0.0.1"), ("CM_WORKER_SIZE", "4"), ("DEVICE_ID", "3")]).unwrap();
+        assert_eq!((config.rank, config.size), (Rank(3), 4));
+    }
+
+    #[test]
+    fn a_claim_of_ranks_that_cannot_be_honoured_is_refused() {
+        assert!(refusal(&[("RANK_SIZE", "8")]).contains("RANK_ID"));
+        assert!(refusal(&[("RANK", "0")]).contains("WORLD_SIZE"));
+        assert!(refusal(&[("RANK", "8"), ("WORLD_SIZE", "8")]).contains("below WORLD_SIZE=8"));
+        assert!(refusal(&[("RANK", "-1"), ("WORLD_SIZE", "8")]).contains("\"-1\""));
+        assert!(refusal(&[("RANK", "0"), ("WORLD_SIZE", "0")]).contains("WORLD_SIZE"));
+        assert!(refusal(&[("RANK", "0"), ("WORLD_SIZE", "1000000")]).contains("4096"));
+        assert!(refusal(&[("RANK_TABLE_FILE", "/x.json")]).contains("RANK_ID"));
+        assert!(refusal(&[("CM_CHIEF_IP", "10.0.0.1")]).contains("CM_WORKER_SIZE"));
+        assert!(refusal(&[("CM_WORKER_SIZE", "2")]).contains("DEVICE_ID"));
+        let hosts = [("RANK", "0"), ("WORLD_SIZE", "8"), ("LOCAL_WORLD_SIZE", "4")];
+        assert!(refusal(&hosts).contains("span hosts"));
+    }
+
+    #[test]
+    fn variables_that_contradict_each_other_are_refused() {
+        let same = [("RANK", "1"), ("WORLD_SIZE", "2"), ("RANK_ID", "1"), ("RANK_SIZE", "2")];
+        assert_eq!(read(&same).unwrap().rank, Rank(1));
+        let other = [("RANK", "1"), ("WORLD_SIZE", "2"), ("RANK_ID", "0"), ("RANK_SIZE", "2")];
+        assert!(refusal(&other).contains("RANK_ID"));
+    }
+
+    #[test]
+    fn jobs_differ_where_their_variables_do() {
+        let job = |port: &str| read(&[("MASTER_PORT", port), ("RANK", "0"), ("WORLD_SIZE", "2")]).unwrap().job;
+        assert_ne!(job("1"), job("2"));
+        assert_eq!(job("1"), job("1"));
+        assert_eq!(read(&[("FOLDCAST_JOB", "abc")]).unwrap().job, "abc");
+    }
+
+    #[test]
+    fn times_are_checked() {
+        let never = read(&[("FOLDCAST_TIMEOUT", "inf"), ("HCCL_CONNECT_TIMEOUT", "7")]).unwrap();
+        assert_eq!((never.timeout, never.init_timeout), (None, Some(Duration::from_secs(7))));
+        assert_eq!(read(&[("HCCL_EXEC_TIMEOUT", "0")]).unwrap().timeout, None);
+        for bad in ["0", "-1", "nan", "soon"] {
+            assert!(refusal(&[("FOLDCAST_TIMEOUT", bad)]).contains("FOLDCAST_TIMEOUT"));
+        }
+        assert_eq!(Timeout::from_seconds(None), Ok(Timeout::Default));
+        assert_eq!(Timeout::from_seconds(Some(f64::INFINITY)), Ok(Timeout::Never));
+        assert_eq!(Timeout::from_seconds(Some(0.5)), Ok(Timeout::After(Duration::from_millis(500))));
+        assert!(Timeout::from_seconds(Some(0.0)).is_err() && Timeout::from_seconds(Some(-1.0)).is_err());
+    }
+}

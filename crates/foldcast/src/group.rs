@@ -1,0 +1,611 @@
+//! A group of ranks and its calls.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use engine::named::{Borrowed, Progress};
+use engine::unnamed::Finished;
+use engine::{
+    Completion, Execution, Ground, Life, Limits, NamedLane, OwnedBuffers, Poll, Preparer, Task, UnnamedLane, View,
+};
+use shm::{GroupPeers, GroupWindows, MonotonicClock};
+use types::error::{Cause, InvalidArgument, NotInGroup};
+use types::transport::{Clock, Geometry, Windows};
+use types::{Buffers, CallSite, DataType, Error, GroupName, MAX_INPUT, OpKind, Rank, Reduction, Result, Tag, digest};
+
+use crate::config::Timeout;
+use crate::join::{Joined, Joining};
+use crate::wait::{Interrupt, Patience, Pause};
+use crate::world::World;
+
+/// What a call can be given beside its data.
+#[derive(Clone, Copy, Default)]
+pub struct CallOptions<'a> {
+    /// Matches the call by name instead of by number: the ranks may then submit their calls in different orders.
+    pub name: Option<&'a str>,
+    /// How long the call may take.
+    pub timeout: Timeout,
+    /// Asked when a signal ended a sleep, and every 50 ms of waiting: `true` ends the wait, and with it the epoch.
+    pub interrupt: Option<Interrupt<'a>>,
+}
+
+impl core::fmt::Debug for CallOptions<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("CallOptions").field("name", &self.name).field("timeout", &self.timeout).finish_non_exhaustive()
+    }
+}
+
+/// A group of ranks. Clones are handles of the same group.
+#[derive(Clone)]
+pub struct Group {
+    shared: Arc<GroupShared>,
+}
+
+impl core::fmt::Debug for Group {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Group").field("name", self.name()).field("ranks", &self.ranks()).finish_non_exhaustive()
+    }
+}
+
+/// State of the turn to make unnamed calls: 0 nobody, odd: a thread is inside a call, else twice the number of
+/// submitted calls that have not ended.
+type Turn = AtomicU32;
+const INSIDE: u32 = 1;
+const SUBMITTED: u32 = 2;
+
+/// A group as all its handles, and the progress thread, share it.
+pub(crate) struct GroupShared {
+    pub(crate) world: Arc<World>,
+    pub(crate) view: View,
+    /// This process's index; `None` if it is not a member.
+    index: Option<usize>,
+    pub(crate) life: Life,
+    pub(crate) joining: Joining,
+    turn: Turn,
+    inbox: Mutex<VecDeque<Task>>,
+    /// Plans for submissions, apart from the lanes, whose locks may be held for as long as a fold takes.
+    submissions: Mutex<Preparer>,
+    unnamed: Mutex<UnnamedLane>,
+    named: Mutex<NamedLane>,
+}
+
+impl core::fmt::Debug for GroupShared {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("GroupShared").field("view", &self.view).finish_non_exhaustive()
+    }
+}
+
+/// Digest of what all ranks of a group must have in common beside the call: the version that writes the memory.
+fn settings() -> u64 {
+    digest(1, env!("CARGO_PKG_VERSION").as_bytes())
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A completion or an assertion that panicked in another thread must not take the whole group down with it.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Group {
+    pub(crate) fn new(world: Arc<World>, name: GroupName, ranks: Vec<Rank>, incarnation: u64) -> Group {
+        let index = ranks.iter().position(|rank| *rank == world.rank());
+        let geometry = Geometry::of(ranks.len());
+        let preparer = || Preparer::new(geometry, index.unwrap_or(0), incarnation, settings());
+        let joining = Joining::new(name.clone(), ranks.clone(), incarnation, settings());
+        let view = View { rank: world.rank(), ranks, group: name };
+        Group {
+            shared: Arc::new(GroupShared {
+                world,
+                view,
+                index,
+                life: Life::default(),
+                joining,
+                turn: Turn::new(0),
+                inbox: Mutex::default(),
+                submissions: Mutex::new(preparer()),
+                unnamed: Mutex::new(UnnamedLane::new(preparer())),
+                named: Mutex::new(NamedLane::new(preparer())),
+            }),
+        }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<GroupShared> {
+        &self.shared
+    }
+
+    /// The group's name.
+    #[must_use]
+    pub fn name(&self) -> &GroupName {
+        &self.shared.view.group
+    }
+
+    /// The members: ranks of the world, ascending.
+    #[must_use]
+    pub fn ranks(&self) -> &[Rank] {
+        &self.shared.view.ranks
+    }
+
+    /// Number of members.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.ranks().len()
+    }
+
+    /// This process's index among the members; `None` if it is not one.
+    #[must_use]
+    pub fn rank(&self) -> Option<usize> {
+        self.shared.index
+    }
+
+    /// Reduces over all members: every member's output becomes the canonical tree of all inputs, bit for bit the same
+    /// on all of them. Blocks until the result is there. The work is done by the calling thread.
+    ///
+    /// # Errors
+    /// Every [`Error`]. After an error the output's content is undefined; the input is never written, unless it is the
+    /// output.
+    #[inline]
+    pub fn all_reduce(
+        &self,
+        dtype: DataType,
+        reduction: Reduction,
+        buffers: Buffers<'_>,
+        options: &CallOptions<'_>,
+    ) -> Result<()> {
+        self.shared.check(OpKind::AllReduce, dtype, &buffers)?;
+        self.shared.run(OpKind::AllReduce, dtype, reduction, buffers, options)
+    }
+
+    /// Submits [`all_reduce`](Self::all_reduce); never blocks. `done` runs exactly once, on any thread, with no lock
+    /// held, and gets the buffers back; it may submit again.
+    ///
+    /// # Errors
+    /// What can be refused at once, such as a bad argument: nothing was submitted then and `done` is dropped.
+    pub fn all_reduce_async(
+        &self,
+        dtype: DataType,
+        reduction: Reduction,
+        mut buffers: Box<dyn OwnedBuffers>,
+        options: &CallOptions<'_>,
+        done: Completion,
+    ) -> Result<()> {
+        self.shared.check(OpKind::AllReduce, dtype, &buffers.buffers())?;
+        GroupShared::submit(&self.shared, (OpKind::AllReduce, dtype, reduction), buffers, options, done)
+    }
+
+    /// Returns when every member has entered.
+    ///
+    /// # Errors
+    /// Every [`Error`].
+    pub fn barrier(&self, options: &CallOptions<'_>) -> Result<()> {
+        let (dtype, reduction) = (DataType::Int8, Reduction::Sum);
+        self.shared.check(OpKind::Barrier, dtype, &Buffers::InPlace(&mut []))?;
+        self.shared.run(OpKind::Barrier, dtype, reduction, Buffers::InPlace(&mut []), options)
+    }
+
+    /// Ends the group's epoch on all members: pending and later calls fail with [`Error::GroupAborted`]. Returns at
+    /// once.
+    pub fn abort(&self) {
+        self.shared.abort();
+    }
+
+    /// Closes this process's part of the group: its pending and later calls fail with [`Error::Closed`]. The name can
+    /// be used again.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for the group of all ranks.
+    pub fn destroy(&self) -> Result<()> {
+        if self.name().is_world() {
+            return Err(Error::invalid("group", "a group that was made", "the group of all ranks"));
+        }
+        self.shared.world.forget(self);
+        self.shared.close();
+        Ok(())
+    }
+}
+
+impl GroupShared {
+    /// What can be known to be wrong before anything is done.
+    #[inline]
+    fn check(&self, kind: OpKind, dtype: DataType, buffers: &Buffers<'_>) -> Result<()> {
+        self.world.check_process()?;
+        let bytes = buffers.len();
+        let same = match buffers {
+            Buffers::Separate { input, output } => input.len() == output.len(),
+            Buffers::InPlace(_) => true,
+        };
+        if self.index.is_none() || !bytes.is_multiple_of(dtype.size()) || !same || bytes > MAX_BYTES {
+            return Err(self.refusal(kind, dtype, buffers));
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn refusal(&self, kind: OpKind, dtype: DataType, buffers: &Buffers<'_>) -> Error {
+        let invalid = |field: &str, expected: String, got: String| {
+            let site = Some(self.view.site(kind.name(), None));
+            Error::InvalidArgument(Box::new(InvalidArgument { site, field: field.into(), expected, got }))
+        };
+        let bytes = buffers.len();
+        if self.index.is_none() {
+            return Error::NotInGroup(Box::new(NotInGroup {
+                rank: self.view.rank,
+                op: kind.name(),
+                group: self.view.group.clone(),
+                members: Some(self.view.ranks.clone()),
+                known: self.world.group_names(),
+            }));
+        }
+        if bytes > MAX_BYTES {
+            let got = format!("{bytes} bytes");
+            return invalid("input", format!("at most {MAX_INPUT} ({MAX_BYTES} bytes)"), got);
+        }
+        if let Buffers::Separate { input, output } = buffers
+            && input.len() != output.len()
+        {
+            return invalid("output", format!("{} bytes as the input", input.len()), format!("{} bytes", output.len()));
+        }
+        invalid("input", format!("a multiple of {} bytes, the size of {dtype}", dtype.size()), format!("{bytes} bytes"))
+    }
+
+    fn limits(&self, timeout: Timeout) -> Limits {
+        let config = self.world.config();
+        Limits { deadline: timeout.limit(config.timeout), first_warning: config.warn_after }
+    }
+
+    fn ground<'a>(&'a self, joined: &'a Joined) -> Ground<'a, GroupWindows, GroupPeers> {
+        let Joined { windows, peers } = joined;
+        Ground { windows, peers, life: &self.life, view: &self.view, clock: &MonotonicClock }
+    }
+
+    /// Runs a call on the calling thread.
+    #[inline]
+    fn run(
+        &self,
+        kind: OpKind,
+        dtype: DataType,
+        reduction: Reduction,
+        mut buffers: Buffers<'_>,
+        options: &CallOptions<'_>,
+    ) -> Result<()> {
+        if self.view.ranks.len() == 1 {
+            return self.run_alone(kind, dtype, reduction, &mut buffers);
+        }
+        match options.name {
+            None => self.run_unnamed((kind, dtype, reduction), &mut buffers, options),
+            Some(name) => self.run_named((kind, dtype, reduction), name, buffers, options),
+        }
+    }
+
+    fn run_alone(&self, kind: OpKind, dtype: DataType, reduction: Reduction, buffers: &mut Buffers<'_>) -> Result<()> {
+        if !self.life.is_live() {
+            return Err(self.life.error(self.view.site(kind.name(), None), Duration::ZERO, false));
+        }
+        if !buffers.is_empty() {
+            engine::alone(dtype, reduction, buffers);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn run_unnamed(
+        &self,
+        (kind, dtype, reduction): Arguments,
+        buffers: &mut Buffers<'_>,
+        options: &CallOptions<'_>,
+    ) -> Result<()> {
+        let _inside = self.enter(kind, options)?;
+        let mut lane = lock(&self.unnamed);
+        let lane = &mut *lane;
+        let mut call = lane.preparer.call(kind, dtype, reduction, buffers.len(), self.limits(options.timeout));
+        let joined = match self.joining.get() {
+            Some(joined) => joined,
+            None => self.join(&mut call, options)?,
+        };
+        if !self.life.is_live() {
+            let tag = Tag::Unnamed(lane.state.calls() + 1);
+            return Err(self.life.error(self.view.site(kind.name(), Some(tag)), Duration::ZERO, false));
+        }
+        let ground = self.ground(joined);
+        let mut execution = Execution::begin(&mut lane.state);
+        match execution.poll(ground, &mut lane.state, &mut call, buffers, false) {
+            Poll::Ready(result) => return result,
+            Poll::Pending => {}
+        }
+        let mut patience = Patience::new(&self.world, &self.view.ranks, options.interrupt);
+        loop {
+            let pause = patience.pause(&|| execution.can_go_on(ground, &lane.state, &call));
+            let look = pause != Pause::Spun;
+            match execution.poll(ground, &mut lane.state, &mut call, buffers, look) {
+                Poll::Ready(result) => return result,
+                Poll::Pending if look => self.still_wanted(pause, execution.site_of(&self.view, &call))?,
+                Poll::Pending => {}
+            }
+        }
+    }
+
+    /// Fails a wait that was interrupted, or whose group was closed or aborted by another thread of this process.
+    fn still_wanted(&self, pause: Pause, site: CallSite) -> Result<()> {
+        if pause == Pause::Interrupted {
+            self.end(&Cause::Interrupted { by: self.view.rank });
+        }
+        if self.life.is_live() {
+            return Ok(());
+        }
+        Err(self.life.error(site, Duration::ZERO, true))
+    }
+
+    /// Takes the turn to make an unnamed call, after those that were submitted before.
+    #[inline]
+    fn enter(&self, kind: OpKind, options: &CallOptions<'_>) -> Result<Inside<'_>> {
+        match self.turn.compare_exchange(0, INSIDE, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Ok(Inside(&self.turn)),
+            Err(_) => self.enter_behind(kind, options),
+        }
+    }
+
+    #[cold]
+    fn enter_behind(&self, kind: OpKind, options: &CallOptions<'_>) -> Result<Inside<'_>> {
+        let mut patience = Patience::new(&self.world, &self.view.ranks, options.interrupt);
+        loop {
+            match self.turn.compare_exchange(0, INSIDE, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Ok(Inside(&self.turn)),
+                Err(state) if state & INSIDE != 0 => return Err(self.two_threads(kind)),
+                Err(_) => {}
+            }
+            let pause = patience.pause(&|| self.turn.load(Ordering::Relaxed) == 0);
+            if pause != Pause::Spun {
+                self.still_wanted(pause, self.view.site(kind.name(), None))?;
+            }
+        }
+    }
+
+    fn two_threads(&self, kind: OpKind) -> Error {
+        Error::InvalidArgument(Box::new(InvalidArgument {
+            site: Some(self.view.site(kind.name(), None)),
+            field: "name".into(),
+            expected: "a name for each call, so that calls of several threads are matched by name and not by number"
+                .into(),
+            got: "an unnamed call while another thread is inside an unnamed call of this group".into(),
+        }))
+    }
+
+    /// Waits for the group's memory.
+    #[cold]
+    fn join(&self, call: &mut engine::Call, options: &CallOptions<'_>) -> Result<&Joined> {
+        let mut patience = Patience::new(&self.world, &self.view.ranks, options.interrupt);
+        let mut look = false;
+        loop {
+            if let Some(joined) = self.joining.poll(self, look.then_some(&mut *call))? {
+                return Ok(joined);
+            }
+            let pause = patience.pause(&|| self.joining.can_go_on());
+            look = pause != Pause::Spun;
+            if look {
+                self.still_wanted(pause, self.view.site(call.fingerprint().kind.name(), None))?;
+            }
+        }
+    }
+
+    fn run_named(
+        &self,
+        (kind, dtype, reduction): Arguments,
+        name: &str,
+        buffers: Buffers<'_>,
+        options: &CallOptions<'_>,
+    ) -> Result<()> {
+        let limits = self.limits(options.timeout);
+        let (mut call, identity) = {
+            let mut lane = lock(&self.named);
+            // Calls of the same name keep the order in which this process made them.
+            self.empty_inbox(&mut lane, &mut None);
+            let call = lane.preparer.call(kind, dtype, reduction, buffers.len(), limits).named(name);
+            let identity = lane.enter(&call);
+            (call, identity)
+        };
+        let entered = self.run_entered(identity, &mut call, buffers, options);
+        if entered.is_err() {
+            lock(&self.named).forget(identity);
+        }
+        entered
+    }
+
+    fn run_entered(
+        &self,
+        identity: u128,
+        call: &mut engine::Call,
+        mut buffers: Buffers<'_>,
+        options: &CallOptions<'_>,
+    ) -> Result<()> {
+        let joined = match self.joining.get() {
+            Some(joined) => joined,
+            None => self.join(call, options)?,
+        };
+        let ground = self.ground(joined);
+        let mut patience = Patience::new(&self.world, &self.view.ranks, options.interrupt);
+        let mut look = false;
+        loop {
+            let own = Borrowed { identity, call: &mut *call, buffers: buffers.reborrow() };
+            let progress = lock(&self.named).poll(ground, Some(own), look);
+            let done = progress.borrowed;
+            self.conclude(progress.moved, progress.finished, 0);
+            if let Some(result) = done {
+                return result;
+            }
+            let pause = patience.pause(&|| lock(&self.named).can_go_on(ground, identity, call));
+            look = pause != Pause::Spun;
+            if pause == Pause::Interrupted {
+                self.end(&Cause::Interrupted { by: self.view.rank });
+            }
+        }
+    }
+
+    /// Hands a call to the progress thread.
+    fn submit(
+        shared: &Arc<GroupShared>,
+        (kind, dtype, reduction): Arguments,
+        mut buffers: Box<dyn OwnedBuffers>,
+        options: &CallOptions<'_>,
+        done: Completion,
+    ) -> Result<()> {
+        if shared.view.ranks.len() == 1 {
+            let result = shared.run_alone(kind, dtype, reduction, &mut buffers.buffers());
+            done(result, buffers);
+            return Ok(());
+        }
+        if !shared.life.is_live() {
+            let tag = options.name.map(|name| Tag::Named(name.into()));
+            return Err(shared.life.error(shared.view.site(kind.name(), tag), Duration::ZERO, false));
+        }
+        let bytes = buffers.buffers().len();
+        let limits = shared.limits(options.timeout);
+        let call = lock(&shared.submissions).call(kind, dtype, reduction, bytes, limits).started(MonotonicClock.now());
+        let call = match options.name {
+            Some(name) => call.named(name),
+            None => {
+                shared.count_submission(kind)?;
+                call
+            }
+        };
+        lock(&shared.inbox).push_back(Task { call, buffers, done });
+        shared.world.activate(shared);
+        Ok(())
+    }
+
+    fn count_submission(&self, kind: OpKind) -> Result<()> {
+        let counted = self.turn.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |state| {
+            (state & INSIDE == 0).then_some(state + SUBMITTED)
+        });
+        counted.map(drop).map_err(|_| self.two_threads(kind))
+    }
+
+    fn empty_inbox(&self, named: &mut NamedLane, unnamed: &mut Option<MutexGuard<'_, UnnamedLane>>) {
+        let mut inbox = lock(&self.inbox);
+        let mut kept = VecDeque::new();
+        for task in inbox.drain(..) {
+            match (task.call.is_named(), &mut *unnamed) {
+                (true, _) => named.submit(task),
+                (false, Some(lane)) => lane.submit(task),
+                (false, None) => kept.push_back(task),
+            }
+        }
+        *inbox = kept;
+    }
+
+    /// One round of the progress thread: whether anything moved, and whether calls are left.
+    pub(crate) fn progress(&self, look: bool) -> Round {
+        let joined = match self.joining.get() {
+            Some(joined) => Some(joined),
+            None => self.join_submitted(look),
+        };
+        let mut progress = Progress::default();
+        let mut ended_unnamed = Finished::new();
+        let busy = {
+            let mut named = lock(&self.named);
+            let mut unnamed = (self.turn.load(Ordering::Acquire) >= SUBMITTED).then(|| lock(&self.unnamed));
+            self.empty_inbox(&mut named, &mut unnamed);
+            match joined {
+                Some(joined) => {
+                    let ground = self.ground(joined);
+                    progress = named.poll(ground, None, look);
+                    if let Some(lane) = &mut unnamed {
+                        ended_unnamed = lane.poll(ground, look);
+                    }
+                }
+                None if !self.life.is_live() => {
+                    let now = MonotonicClock.now();
+                    named.drain(&self.life, &self.view, now, None, &mut progress);
+                    if let Some(lane) = &mut unnamed {
+                        ended_unnamed = lane.drain(&self.life, &self.view, now);
+                    }
+                }
+                None => {}
+            }
+            let waiting = unnamed.is_some_and(|lane| !lane.is_idle());
+            waiting || named.has_owned()
+        };
+        let moved = progress.moved || !progress.finished.is_empty() || !ended_unnamed.is_empty();
+        let unnamed = u32::try_from(ended_unnamed.len()).unwrap_or(u32::MAX);
+        let mut finished = progress.finished;
+        finished.extend(ended_unnamed);
+        self.conclude(moved, finished, unnamed);
+        Round { moved, busy }
+    }
+
+    fn join_submitted(&self, look: bool) -> Option<&Joined> {
+        let mut named = lock(&self.named);
+        let mut unnamed = (self.turn.load(Ordering::Acquire) >= SUBMITTED).then(|| lock(&self.unnamed));
+        self.empty_inbox(&mut named, &mut unnamed);
+        let first = unnamed.as_mut().and_then(|lane| lane.first()).or_else(|| named.first());
+        let call = if look { first } else { None };
+        // What went wrong has ended the group's life: the calls are drained with it.
+        self.joining.poll(self, call).ok().flatten()
+    }
+
+    /// Runs completions with no lock held, after the turn has been given on.
+    fn conclude(&self, moved: bool, finished: Finished, unnamed: u32) {
+        if unnamed > 0 {
+            self.turn.fetch_sub(unnamed * SUBMITTED, Ordering::Release);
+        }
+        for (task, result) in finished {
+            task.finish(result);
+        }
+        if moved {
+            self.world.ring_own();
+        }
+    }
+
+    /// Ends the epoch in this process and, where the group's memory is there, on all members.
+    pub(crate) fn end(&self, cause: &Cause) {
+        if let Some(joined) = self.joining.get() {
+            joined.windows.abort(cause);
+        }
+        self.life.end(cause);
+        self.world.ring_own();
+    }
+
+    pub(crate) fn abort(&self) {
+        self.end(&Cause::Requested { by: self.view.rank });
+    }
+
+    /// Closes this process's part in order.
+    pub(crate) fn close(&self) {
+        self.life.close();
+        self.joining.close();
+        self.world.ring_own();
+    }
+
+    pub(crate) fn has_empty_inbox(&self) -> bool {
+        lock(&self.inbox).is_empty()
+    }
+
+    /// Number of unnamed calls begun.
+    pub(crate) fn calls(&self) -> u64 {
+        self.unnamed.try_lock().map_or(0, |lane| lane.state.calls())
+    }
+}
+
+/// What a call is asked to do.
+type Arguments = (OpKind, DataType, Reduction);
+
+/// What a round of progress found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Round {
+    /// Whether anything went on.
+    pub(crate) moved: bool,
+    /// Whether calls are left that the progress thread must run.
+    pub(crate) busy: bool,
+}
+
+/// The turn to make unnamed calls, given back when dropped.
+struct Inside<'a>(&'a Turn);
+
+impl Drop for Inside<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+/// The largest input, as a length in memory.
+const MAX_BYTES: usize = 8 << 30;

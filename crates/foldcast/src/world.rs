@@ -1,0 +1,287 @@
+//! The process's place in its job: the groups, the threads, and the end.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::{JoinHandle, ThreadId};
+use std::time::Instant;
+
+use shm::{Home, JobKey, Meeting, Waiter, Woken};
+use types::error::NotInGroup;
+use types::{Error, GroupName, Rank, Result};
+
+use crate::communicator::InitOptions;
+use crate::config::Config;
+use crate::group::{Group, GroupShared, Round, lock};
+use crate::wait::LOOK_EVERY;
+
+/// How long [`World::shut_down`] waits for its threads before it leaves them to end by themselves.
+const FAREWELL: Duration = Duration::from_millis(700);
+
+/// What all handles of a communicator and its groups share.
+pub(crate) struct World {
+    config: Config,
+    home: Home,
+    /// The other ranks of the host; `None` in a world of one.
+    host: Option<Arc<shm::World>>,
+    groups: Mutex<Groups>,
+    /// Groups with calls that the progress thread must run.
+    active: Mutex<Vec<Arc<GroupShared>>>,
+    stopping: AtomicBool,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    progress_thread: OnceLock<ThreadId>,
+}
+
+#[derive(Default)]
+struct Groups {
+    by_name: HashMap<GroupName, Group>,
+    /// How often a group of this name and these members was made before. Members make and destroy in the same order,
+    /// so it is the same number on each.
+    incarnations: HashMap<(GroupName, Vec<Rank>), u64>,
+}
+
+impl World {
+    fn new(config: Config, home: Home, host: Option<Arc<shm::World>>) -> Arc<World> {
+        Arc::new(World {
+            config,
+            home,
+            host,
+            groups: Mutex::default(),
+            active: Mutex::default(),
+            stopping: AtomicBool::new(false),
+            threads: Mutex::default(),
+            progress_thread: OnceLock::new(),
+        })
+    }
+
+    /// Meets the other ranks of the job.
+    pub(crate) fn meet(config: Config, home: Home, options: InitOptions<'_>) -> Result<Arc<World>> {
+        let rank = config.rank;
+        let launcher = shm::launcher::Client::connect(rank)?;
+        if config.size == 1 && launcher.is_none() {
+            return Ok(World::new(config, home, None));
+        }
+        let limit = options.timeout.limit(config.init_timeout);
+        let job = JobKey::new(&config.job);
+        let mut meeting = Meeting::new(&job, rank, config.size, limit);
+        meeting.interrupted = options.interrupt;
+        meeting.launcher = launcher;
+        let (host, monitor) = meeting.meet()?;
+        let world = World::new(config, home, Some(host));
+        // Before any call: who dies from now on is noticed.
+        world.spawn("foldcast-monitor", move || monitor.run()).ok_or_else(|| {
+            Error::resource("a thread that watches the other ranks", "no thread", "raise the limit on processes with `ulimit -u`")
+        })?;
+        Ok(world)
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) fn rank(&self) -> Rank {
+        self.config.rank
+    }
+
+    pub(crate) fn host(&self) -> Option<&Arc<shm::World>> {
+        self.host.as_ref()
+    }
+
+    /// Refuses forked children.
+    #[inline]
+    pub(crate) fn check_process(&self) -> Result<()> {
+        self.home.check()
+    }
+
+    /// Lets the process's waiting threads look again.
+    pub(crate) fn ring_own(&self) {
+        if let Some(host) = &self.host {
+            host.ring_own();
+        }
+    }
+
+    // ---- groups ----
+
+    /// Makes a group. Nobody is asked: its members meet at first use.
+    pub(crate) fn make_group(self: &Arc<World>, name: GroupName, ranks: Vec<Rank>) -> Result<Group> {
+        self.check_process()?;
+        if self.stopping.load(Ordering::Acquire) {
+            return Err(Error::Closed { what: "the communicator".into() });
+        }
+        let mut groups = lock(&self.groups);
+        if groups.by_name.contains_key(&name) {
+            let got = format!("'{name}', which {} is in already", self.rank());
+            return Err(Error::invalid("group", "a name that is not in use: destroy the group first", got));
+        }
+        let incarnation = groups.incarnations.entry((name.clone(), ranks.clone())).or_insert(0);
+        let group = Group::new(Arc::clone(self), name.clone(), ranks, *incarnation);
+        *incarnation += 1;
+        groups.by_name.insert(name, group.clone());
+        Ok(group)
+    }
+
+    /// A name for a group of these ranks that was given none: the same on each of its members.
+    pub(crate) fn name_for(&self, ranks: &[Rank]) -> Result<GroupName> {
+        let list: Vec<_> = ranks.iter().map(|rank| rank.0.to_string()).collect();
+        let digest = types::digest(2, list.join(",").as_bytes());
+        let groups = lock(&self.groups);
+        let mut number = 0u32;
+        loop {
+            let name = GroupName::new(&format!("group-{digest:016x}-{number}"))?;
+            if !groups.by_name.contains_key(&name) {
+                return Ok(name);
+            }
+            number += 1;
+        }
+    }
+
+    pub(crate) fn group(&self, name: &str, op: &'static str) -> Result<Group> {
+        self.check_process()?;
+        let name = GroupName::new(name)?;
+        if let Some(group) = lock(&self.groups).by_name.get(&name) {
+            return Ok(group.clone());
+        }
+        if self.stopping.load(Ordering::Acquire) {
+            return Err(Error::Closed { what: "the communicator".into() });
+        }
+        let (rank, known) = (self.rank(), self.group_names());
+        Err(Error::NotInGroup(Box::new(NotInGroup { rank, op, group: name, members: None, known })))
+    }
+
+    /// Names of the groups that this process knows, sorted.
+    pub(crate) fn group_names(&self) -> Vec<GroupName> {
+        let mut names: Vec<_> = lock(&self.groups).by_name.keys().cloned().collect();
+        names.sort();
+        names
+    }
+
+    /// Takes a group out of the list, if it is the one of its name there.
+    pub(crate) fn forget(&self, group: &Group) {
+        let mut groups = lock(&self.groups);
+        if groups.by_name.get(group.name()).is_some_and(|known| Arc::ptr_eq(known.shared(), group.shared())) {
+            groups.by_name.remove(group.name());
+        }
+    }
+
+    fn all_groups(&self) -> Vec<Group> {
+        lock(&self.groups).by_name.values().cloned().collect()
+    }
+
+    // ---- progress ----
+
+    /// Puts a group on the progress thread's list, and starts the thread if there is none yet.
+    pub(crate) fn activate(self: &Arc<World>, group: &Arc<GroupShared>) {
+        let mut active = lock(&self.active);
+        if !active.iter().any(|known| Arc::ptr_eq(known, group)) {
+            active.push(Arc::clone(group));
+        }
+        drop(active);
+        self.progress_thread.get_or_init(|| self.start_progress_thread());
+        self.ring_own();
+    }
+
+    fn start_progress_thread(self: &Arc<World>) -> ThreadId {
+        let world = Arc::clone(self);
+        let thread = self.spawn("foldcast-progress", move || world.run_progress());
+        thread.unwrap_or_else(|| {
+            log::error!("{}: could not start the progress thread: submitted calls will not run", self.rank());
+            std::thread::current().id()
+        })
+    }
+
+    /// Starts a thread that ends when the world stops.
+    pub(crate) fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> Option<ThreadId> {
+        let handle = std::thread::Builder::new().name(name.into()).spawn(body).ok()?;
+        let id = handle.thread().id();
+        lock(&self.threads).push(handle);
+        Some(id)
+    }
+
+    pub(crate) fn is_progress_thread(&self) -> bool {
+        self.progress_thread.get() == Some(&std::thread::current().id())
+    }
+
+    /// One round over all active groups.
+    pub(crate) fn progress(&self, look: bool) -> Round {
+        let mut all = Round::default();
+        let active = lock(&self.active).clone();
+        for group in &active {
+            let round = group.progress(look);
+            all.moved |= round.moved;
+            all.busy |= round.busy;
+            if !round.busy {
+                let mut active = lock(&self.active);
+                // Whoever submits fills the inbox first and then takes the lock that is held here.
+                if group.has_empty_inbox() {
+                    active.retain(|known| !Arc::ptr_eq(known, group));
+                }
+            }
+        }
+        all
+    }
+
+    fn run_progress(&self) {
+        let Some(host) = &self.host else { return };
+        let ranks: Vec<_> = (0..host.size()).map(Rank::from_index).collect();
+        let mut waiter = Waiter::new(host, &ranks);
+        let mut look = false;
+        loop {
+            let round = self.progress(look);
+            if self.stopping.load(Ordering::Acquire) && !round.busy {
+                return;
+            }
+            if round.moved {
+                waiter = Waiter::new(host, &ranks);
+                look = false;
+                continue;
+            }
+            let limit = round.busy.then_some(LOOK_EVERY);
+            let woken = waiter.pause(limit, &|| {
+                let again = self.progress(false);
+                again.moved || (again.busy && !round.busy) || self.stopping.load(Ordering::Acquire)
+            });
+            look = woken != Woken::Spun;
+        }
+    }
+
+    // ---- the end ----
+
+    pub(crate) fn abort(&self) {
+        for group in self.all_groups() {
+            group.abort();
+        }
+    }
+
+    /// Leaves in order: pending calls of this process end, peers learn that nothing more comes. At most a second.
+    pub(crate) fn shut_down(&self) {
+        if !self.home.is_here() || self.stopping.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let calls = self.group(types::WORLD_GROUP, "shutdown").map_or(0, |world| world.shared().calls());
+        let groups = std::mem::take(&mut lock(&self.groups).by_name);
+        for group in groups.values() {
+            group.shared().close();
+        }
+        if let Some(host) = &self.host {
+            host.leave(calls);
+            host.ring_own();
+            host.stop_monitor();
+        }
+        let end = Instant::now() + FAREWELL;
+        for thread in std::mem::take(&mut *lock(&self.threads)) {
+            while !thread.is_finished() && Instant::now() < end {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            // A thread that runs a completion which shuts down cannot wait for itself; one that is stuck in the user's
+            // completion ends with the process.
+            if thread.is_finished() && thread.join().is_err() {
+                log::error!("{}: a thread of the communicator panicked", self.rank());
+            }
+        }
+    }
+
+    pub(crate) fn is_shut_down(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+}
