@@ -12,10 +12,11 @@ for sums. Importing this module loads the op library into TensorFlow and joins i
 How calls of different ranks meet
 ---------------------------------
 Ops in graphs and functions meet by name, in whatever order TensorFlow runs them on each rank: by the graph or function
-that they were made in, their name there, and in loops by the iteration. So all ranks must build the same allreduces:
-the graphs, and the functions of equal names, that contain some must come in the same order on every rank, and so must
-the uses of one op: two threads that run the same op at the same time leave it open which of them meets whom. What else
-a rank builds or traces does not matter, nor how often it retraces a function for other input shapes.
+that they were made in, their name there, and in loops by the iteration. So all ranks of a group must build the same
+allreduces of that group. Where several graphs contain some, or several functions of one name, they must come in the same
+order on every rank. And the uses of one op must: two threads that run the same op at the same time leave it open which
+of them meets whom. What else a rank builds or traces does not matter, nor how often it retraces a function for other
+input shapes.
 
 Eager calls have no name to meet by: they meet in the order in which each rank makes them, together with the unnamed
 calls of `foldcast`.

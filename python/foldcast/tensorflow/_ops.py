@@ -31,6 +31,8 @@ _DTYPES = (
     tf.float32,
     tf.float64,
 )
+# Comparing numbers is fast; comparing DType objects is not.
+_DTYPE_NUMBERS = frozenset(dtype.as_datatype_enum for dtype in _DTYPES)
 _MAX_GROUP_BYTES = 127
 _MAX_INPUT_BYTES = 8 << 30
 
@@ -101,7 +103,7 @@ def allreduce(
     tensor = tf.convert_to_tensor(tensor)
     check.tensor(tensor)
     foldcast.init()
-    return _make(tensor, reduction, fusion, fusion_id, group, _tag(tensor), name)
+    return _make(tensor, reduction, fusion, fusion_id, group, _tag(tensor, group), name)
 
 
 def _make(
@@ -112,12 +114,12 @@ def _make(
     )
 
 
-def _tag(tensor: tf.Tensor) -> str:
+def _tag(tensor: tf.Tensor, group: str) -> str:
     if tf.executing_eagerly():
         return _UNNAMED
     graph = tf.compat.v1.get_default_graph()
     # As TensorFlow does it: a function takes in tensors of other graphs, a v1 op goes where its input is.
-    return scope(graph if graph.building_function else tensor.graph)
+    return scope(graph if graph.building_function else tensor.graph, group)
 
 
 class _Check:
@@ -178,7 +180,7 @@ class _Check:
 
     def tensor(self, tensor: tf.Tensor) -> None:
         dtype = tensor.dtype.base_dtype
-        if dtype not in _DTYPES:
+        if dtype.as_datatype_enum not in _DTYPE_NUMBERS:
             raise self._refuse("tensor", "one of the dtypes " + ", ".join(known.name for known in _DTYPES), dtype.name)
         elements = tensor.shape.num_elements()
         if elements is not None and elements * dtype.size > _MAX_INPUT_BYTES:
@@ -216,7 +218,7 @@ def _gradient(op: Any, gradient: Any) -> tf.Tensor:
     if tf.executing_eagerly():
         tag = _UNNAMED
     elif tag in ("", _UNNAMED):
-        tag = _tag(gradient)
+        tag = _tag(gradient, group)
     else:
         tag = f"grad({tag})"
     return _make(gradient, "sum", fusion=0, fusion_id=-1, group=group, tag=tag)

@@ -11,7 +11,7 @@ still meet those of the other ranks. So
 * what is made inside the backward pass of a function is named after that function;
 * a v1 graph is numbered.
 
-Only graphs and functions that contain allreduces count, in the order of their first one.
+Only graphs and functions that contain allreduces of the same group count, in the order of their first one.
 """
 
 from __future__ import annotations
@@ -48,48 +48,58 @@ class _Numbers:
         return name if number == 1 else f"{name}#{number}"
 
 
-_lock = threading.RLock()
-_names: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()
-_outermost = _Numbers()
-_inner: "weakref.WeakKeyDictionary[Any, _Numbers]" = weakref.WeakKeyDictionary()
+class _Scopes:
+    """The names for one group of ranks: its members must agree on them, and on nothing of other groups."""
 
+    def __init__(self) -> None:
+        self._names: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()
+        self._outermost = _Numbers()
+        self._inner: "weakref.WeakKeyDictionary[Any, _Numbers]" = weakref.WeakKeyDictionary()
 
-def scope(graph: Any) -> str:
-    """The name of the graph or function."""
-    with _lock:
-        name = _names.get(graph)
+    def name(self, graph: Any) -> str:
+        name = self._names.get(graph)
         if name is None:
-            name = _names[graph] = _name(graph)
+            name = self._names[graph] = self._make_name(graph)
         return name
 
+    def _make_name(self, graph: Any) -> str:
+        if not isinstance(graph, _func_graph.FuncGraph):
+            return self._outermost.numbered("graph", graph)
+        outer = graph.outer_graph
+        if getattr(graph, "is_control_flow_graph", False):
+            inner = self._inner.setdefault(outer, _Numbers())
+            return f"{self.name(outer)}/{inner.numbered(_COUNTERS.sub('', graph.name), graph)}"
+        backward = _BACKWARD.fullmatch(graph.name)
+        if backward is None:
+            return self._outermost.numbered(graph.name, _traced_function(graph) or graph)
+        forward = _forward_graph(graph)
+        if forward is None or (forward not in self._names and _traced_function(forward) is None):
+            # The function itself has no allreduces, and which one it is cannot be found any more.
+            return f"grad({backward.group(1)})"
+        return f"grad({self.name(forward)})"
 
-def _name(graph: Any) -> str:
-    if not isinstance(graph, _func_graph.FuncGraph):
-        return _outermost.numbered("graph", graph)
-    outer = graph.outer_graph
-    if getattr(graph, "is_control_flow_graph", False):
-        inner = _inner.setdefault(outer, _Numbers())
-        return f"{scope(outer)}/{inner.numbered(_COUNTERS.sub('', graph.name), graph)}"
-    backward = _BACKWARD.fullmatch(graph.name)
-    if backward is None:
-        return _outermost.numbered(graph.name, _traced_function(graph))
-    forward = _forward_graph(graph)
-    if forward is None:
-        return _outermost.numbered(f"grad({backward.group(1)})", graph)
-    return f"grad({scope(forward)})"
+
+_lock = threading.Lock()
+_groups: Dict[str, _Scopes] = {}
+
+
+def scope(graph: Any, group: str) -> str:
+    """The name of the graph or function, for the ranks of the group."""
+    with _lock:
+        return _groups.setdefault(group, _Scopes()).name(graph)
 
 
 def _traced_function(graph: Any) -> Any:
-    """The Python function that is being traced into this graph: it stays the same when it is traced again. The graph,
-    if that is not found."""
+    """The Python function that is being traced into this graph, or the object that it is a method of: it stays the same
+    when it is traced again. None if nothing is being traced into the graph."""
     for frame in _frames():
         if frame.f_code.co_name == "func_graph_from_py_func" and frame.f_locals.get("func_graph") is graph:
             _, function = _tf_decorator.unwrap(frame.f_locals.get("python_func"))
-            # A bound method is a new object each time; what it is bound to is not.
+            # A bound method is a new object each time; what it is bound to is not, once TensorFlow's wrapper is off.
             found = getattr(function, "__self__", function)
-            if _can_be_referenced(found):
-                return found
-    return graph
+            found = getattr(found, "target", found)
+            return found if _can_be_referenced(found) else None
+    return None
 
 
 def _forward_graph(graph: Any) -> Any:
