@@ -23,14 +23,16 @@ if [ ! -x $venv/bin/python ] || [ "$(cat $stamps/python 2>/dev/null)" != "$ident
     echo "$identity" >$stamps/python
 fi
 python=$venv/bin/python
+# The build backend calls maturin, and maturin python, by name.
+export PATH=$PWD/$venv/bin:$PATH
+pip=("$python" -m pip --disable-pip-version-check install --quiet)
 
 # up_to_date STAMP FILE...: whether the stamp is of these files as they are now.
 up_to_date() { [ "$(cat "$stamps/$1" 2>/dev/null)" = "$(cat "${@:2}" | sha256sum)" ]; }
 stamp() { cat "${@:2}" | sha256sum >"$stamps/$1"; }
-pip_install() { $python -m pip --disable-pip-version-check install --quiet "$@"; }
 
 if ! up_to_date build-tools ci/requirements-build.txt; then
-    pip_install -r ci/requirements-build.txt
+    "${pip[@]}" -r ci/requirements-build.txt
     stamp build-tools ci/requirements-build.txt
 fi
 
@@ -38,7 +40,7 @@ fi
 downloads=
 if ! up_to_date requirements ci/requirements.txt; then
     echo "setup: installing $(grep -o '^[a-z_-]*' ci/requirements.txt | sort -u | paste -sd' ')"
-    pip_install --upgrade -r ci/requirements.txt &
+    "${pip[@]}" --upgrade -r ci/requirements.txt &
     downloads=$!
 fi
 # A build that fails must not leave the downloads behind.
@@ -56,7 +58,7 @@ if [ -n "$downloads" ]; then
 fi
 
 if ! up_to_date foldcast "$wheel"; then
-    pip_install --no-deps --force-reinstall "$wheel"
+    "${pip[@]}" --no-deps --force-reinstall "$wheel"
     stamp foldcast "$wheel"
 fi
 
@@ -66,7 +68,7 @@ if [ -f python/npu_bridge/pyproject.toml ]; then
         # A copy, so that the build leaves nothing in the checkout.
         rm -rf build/npu_bridge
         cp -r python/npu_bridge build/npu_bridge
-        pip_install --no-deps --force-reinstall ./build/npu_bridge
+        "${pip[@]}" --no-deps --force-reinstall ./build/npu_bridge
         stamp npu_bridge "${sources[@]}"
     fi
 fi
