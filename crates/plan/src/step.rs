@@ -143,3 +143,13 @@ impl fmt::Display for Step {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_one_cache_line() {
+        assert!(size_of::<Step>() <= 64, "{} bytes: plans of large calls have 100,000s of steps", size_of::<Step>());
+    }
+}

@@ -25,7 +25,11 @@ fn refused(call: Call) -> Violation {
 
 /// The index of the first step that satisfies a condition.
 fn find(plan: &Plan, wanted: impl Fn(&Step) -> bool) -> usize {
-    plan.steps.iter().position(wanted).expect("the plan has such a step")
+    find_in(&plan.steps, wanted)
+}
+
+fn find_in(steps: &[Step], wanted: impl Fn(&Step) -> bool) -> usize {
+    steps.iter().position(wanted).expect("the plan has such a step")
 }
 
 fn is_collect(step: &Step) -> bool {
@@ -156,6 +160,68 @@ fn what_is_staged_after_the_header_is_not_covered_by_it() {
     call.plans[2].steps.swap(0, 1);
     let violation = refused(call);
     assert!(matches!(violation.fault, Fault::Race { area: Area::Slot { owner: 2, .. }, other: 2, .. }), "{violation}");
+}
+
+#[test]
+fn a_buffer_is_not_written_while_another_may_read_it() {
+    // Staged once more after Meet, while the reader may be folding: the same bytes, but nobody may count on that. Which
+    // of the two comes first in the proof does not matter.
+    for (rank, access, other_access) in [(0, Access::Write, Access::Read), (1, Access::Read, Access::Write)] {
+        let mut call = one_shot(1);
+        let place = Place::Pair { reader: 1 - rank, round: 0 };
+        let meet = find(&call.plans[rank], |step| *step == Step::Meet);
+        call.plans[rank].steps.insert(meet + 1, Step::Stage { span: 0..64, to: place });
+        let violation = refused(call);
+        let Fault::Race { access: own, other_access: others, other_call: 0, .. } = violation.fault else {
+            panic!("{violation}")
+        };
+        assert_eq!((own, others), (access, other_access), "{violation}");
+    }
+}
+
+/// Rank 0 of three folds everything and hands it out through its gather buffers, without asking whether the others are
+/// done with the last round.
+fn central(rounds: u64) -> Call {
+    let at = |round: u64| usize::try_from(round).expect("a few rounds") * 64;
+    let geometry = Geometry { pair_depth: 8, ..small(3) };
+    let shape = Shape { geometry, ..small_shape(3, at(rounds)) };
+    let span = |round| at(round)..at(round + 1);
+    let steps = |rank| {
+        let mut steps = Vec::new();
+        if rank != 0 {
+            let to = |round| Place::Pair { reader: 0, round };
+            steps.extend((0..rounds).map(|round| Step::Stage { span: span(round), to: to(round) }));
+        }
+        steps.extend([Step::Announce, Step::Meet]);
+        for round in 0..rounds {
+            let also = Some(Place::Gather { round });
+            steps.extend(match rank {
+                0 => [
+                    Step::Fold { span: span(round), sources: Sources::Pairs { round }, also },
+                    publish(Counter::Folded, round),
+                ],
+                _ => [await_(Counter::Folded, round), Step::Collect { span: span(round), from: 0, round }],
+            });
+        }
+        // The others await each other too.
+        if rank != 0 {
+            let publications: Vec<Step> = (0..rounds).map(|round| publish(Counter::Folded, round)).collect();
+            let after_meet = find_in(&steps, |step| *step == Step::Meet) + 1;
+            steps.splice(after_meet..after_meet, publications);
+        }
+        steps
+    };
+    let plan = |rank| Plan { algorithm: "central", id: 9, rounds, steps: steps(rank), shape };
+    Call { plans: (0..3).map(plan).collect(), mismatch: false }
+}
+
+#[test]
+fn a_gather_buffer_is_not_written_before_all_have_collected() {
+    assert!(verify::calls(&vec![central(2); 5], Start::default()).is_ok(), "there are two of them");
+    let violation = refused(central(3));
+    let Fault::Race { area, access, other_access, .. } = violation.fault else { panic!("{violation}") };
+    assert!(matches!(area, Area::Gather { owner: 0, index: 0 }), "{violation}");
+    assert!(access != other_access, "{violation}");
 }
 
 #[test]
