@@ -93,6 +93,12 @@ impl Actor {
         let output = if request.in_place { input.clone() } else { vec![0xAA; bytes] };
         let buffers = Box::new(Owned { input, output, in_place: request.in_place });
         let outcome = Outcome::default();
+        if !self.life.is_live() {
+            // As a front end does: a call that finds the group over is refused when it is made.
+            let site = self.view.site(request.kind.name(), None);
+            *outcome.lock().unwrap() = Some(Err(self.life.error(site, Duration::ZERO, false)));
+            return outcome;
+        }
         let slot = Arc::clone(&outcome);
         let done = Box::new(move |result: Result<()>, mut buffers: Box<dyn OwnedBuffers>| {
             let mut buffers = buffers.buffers();
