@@ -1,4 +1,30 @@
-//! The command `foldcast`.
+//! The command `foldcast`: one module for each subcommand.
 #![forbid(unsafe_code)]
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod run;
+
+/// AllReduce and friends on ordinary machines.
+#[derive(Parser)]
+#[command(name = "foldcast", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::Args),
+    #[command(hide = true)]
+    Guard(run::guard::Args),
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Run(args) => run::run(&args),
+        Command::Guard(args) => run::guard::watch(&args),
+    }
+}
