@@ -12,15 +12,6 @@ use super::{Call, Proof, Start};
 use crate::shape::Shape;
 use crate::step::{Place, Sources, Span, Step};
 
-/// What a rank does next.
-enum Action<'a> {
-    Step(&'a Step),
-    /// After a mismatch: "I have seen it on every rank".
-    GiveVerdict,
-    /// After a mismatch: wait until every other rank has seen it.
-    HearVerdicts,
-}
-
 /// Where a rank stands.
 struct Rank {
     call: usize,
@@ -98,14 +89,11 @@ impl<'a> World<'a> {
     /// Runs one rank as far as it goes, and says what is wrong if nobody else can run either.
     fn run_rank(&mut self, rank: usize) -> Result<Option<Fault>, Box<Violation>> {
         loop {
-            self.finish_calls(rank)?;
-            if self.ranks[rank].call == self.calls.len() {
-                return Ok(None);
-            }
-            if let Some(missing) = self.missing(rank) {
+            let Some(step) = self.upcoming(rank)? else { return Ok(None) };
+            if let Some(missing) = self.missing(rank, step) {
                 return Ok(Some(Fault::Deadlock(missing)));
             }
-            match self.advance(rank) {
+            match self.advance(rank, step) {
                 Ok(()) => {}
                 // It may be the order in which ranks are run here: if another writes the bytes later, the fault is
                 // the race between the two. A step reads before it writes, so it can be run again.
@@ -135,59 +123,59 @@ impl<'a> World<'a> {
         self.positions[self.ranks[rank].call]
     }
 
-    /// `None` at the end of the call.
-    fn action(&self, rank: usize) -> Option<Action<'a>> {
+    /// What a rank does next; `None` at the end of the call, which is `Meet` if the call is a mismatch.
+    fn next_step(&self, rank: usize) -> Option<&'a Step> {
         let Rank { call, step, .. } = self.ranks[rank];
         let call = &self.calls[call];
         let steps = &call.plans[rank].steps;
-        if !call.mismatch {
-            return steps.get(step).map(Action::Step);
-        }
-        let end = steps.iter().position(|step| *step == Step::Meet).map_or(steps.len(), |meet| meet + 1);
-        match step.checked_sub(end) {
-            None => Some(Action::Step(&steps[step])),
-            Some(0) => Some(Action::GiveVerdict),
-            Some(1) => Some(Action::HearVerdicts),
-            Some(_) => None,
-        }
+        let stopped = call.mismatch && steps[..step].last() == Some(&Step::Meet);
+        steps.get(step).filter(|_| !stopped)
     }
 
-    /// Goes on to the next call whose end has not been reached.
-    fn finish_calls(&mut self, rank: usize) -> Result<(), Box<Violation>> {
-        while self.ranks[rank].call < self.calls.len() && self.action(rank).is_none() {
-            let mut next = 0;
+    /// The next step of a rank, in a later call if this one is at its end; `None` when all its calls are.
+    fn upcoming(&mut self, rank: usize) -> Result<Option<&'a Step>, Box<Violation>> {
+        while self.ranks[rank].call < self.calls.len() {
+            if let Some(step) = self.next_step(rank) {
+                return Ok(Some(step));
+            }
+            self.end_call(rank)?;
+        }
+        Ok(None)
+    }
+
+    fn end_call(&mut self, rank: usize) -> Result<(), Box<Violation>> {
+        if !self.calls[self.ranks[rank].call].mismatch {
             let end = self.shape(rank).bytes;
+            let mut next = 0;
             for written in self.ranks[rank].output.iter().chain([&(end..end)]) {
-                if written.start > next && !self.calls[self.ranks[rank].call].mismatch {
+                if written.start > next {
                     let span = next..written.start;
                     return Err(self.violation(rank, Fault::OutputMissing { span }));
                 }
                 next = written.end;
             }
-            let rank = &mut self.ranks[rank];
-            rank.output.clear();
-            rank.step = 0;
-            rank.call += 1;
         }
+        let rank = &mut self.ranks[rank];
+        rank.output.clear();
+        rank.step = 0;
+        rank.call += 1;
         Ok(())
     }
 
-    /// What the next action of a rank still waits for.
-    fn missing(&self, rank: usize) -> Option<Missing> {
+    /// What a rank still waits for at this step.
+    fn missing(&self, rank: usize, step: &Step) -> Option<Missing> {
         let (sequence, uses) = self.position(rank);
         let mut others = (0..self.ranks.len()).filter(|other| *other != rank);
-        let (counter, value) = match self.action(rank)? {
-            Action::Step(Step::Meet) => {
+        let (counter, value) = match step {
+            Step::Meet => {
                 let there = |from| {
-                    self.headers
-                        .get(&self.header(from, sequence))
-                        .is_some_and(|(owner, published)| *owner == from && published.0 == sequence)
+                    let cell = self.headers.get(&self.header(from, sequence));
+                    cell.is_some_and(|(owner, published)| *owner == from && published.0 == sequence)
                 };
                 return others.find(|from| !there(*from)).map(|from| Missing::Header { from });
             }
-            Action::Step(Step::Await { counter, round }) => (*counter, uses + round + 1),
-            Action::HearVerdicts => (Counter::Verdict, sequence + 1),
-            Action::Step(_) | Action::GiveVerdict => return None,
+            Step::Await { counter, round } => (*counter, uses + round + 1),
+            _ => return None,
         };
         let from = others.find(|from| self.reached(*from, counter, value).is_none())?;
         Some(Missing::Counter { from, counter, value })
@@ -199,28 +187,21 @@ impl<'a> World<'a> {
         history.get(history.partition_point(|(reached, _)| *reached < value))
     }
 
-    /// Runs the next action, which waits for nothing.
-    fn advance(&mut self, rank: usize) -> Result<(), Fault> {
+    /// Runs the next step, which waits for nothing.
+    fn advance(&mut self, rank: usize, step: &Step) -> Result<(), Fault> {
         let (sequence, uses) = self.position(rank);
-        let (call, step) = (self.ranks[rank].call, self.ranks[rank].step);
-        self.ranks[rank].log.push((call, step));
+        let at = (self.ranks[rank].call, self.ranks[rank].step);
+        self.ranks[rank].log.push(at);
         self.ranks[rank].clock[rank] += 1;
-        match self.action(rank) {
-            None => {}
-            Some(Action::GiveVerdict) => self.publish(rank, Counter::Verdict, sequence + 1, sequence)?,
-            Some(Action::HearVerdicts) => self.join_counters(rank, Counter::Verdict, sequence + 1),
-            Some(Action::Step(step)) => match step {
-                Step::Stage { span, to } => self.stage(rank, span, *to)?,
-                Step::Announce => self.announce(rank, sequence)?,
-                Step::Meet => self.meet(rank, sequence)?,
-                Step::Publish { counter, round } => self.publish(rank, *counter, uses + round + 1, self.start.uses)?,
-                Step::Await { counter, round } => self.join_counters(rank, *counter, uses + round + 1),
-                Step::Fold { span, sources, also } => self.fold(rank, span, *sources, *also)?,
-                Step::FoldAndStage { span, round, stage } => {
-                    self.fold_and_stage(rank, span, *round, stage.as_ref())?;
-                }
-                Step::Collect { span, from, round } => self.collect(rank, span, *from, *round)?,
-            },
+        match step {
+            Step::Stage { span, to } => self.stage(rank, span, *to)?,
+            Step::Announce => self.announce(rank, sequence)?,
+            Step::Meet => self.meet(rank, sequence)?,
+            Step::Publish { counter, round } => self.publish(rank, *counter, uses + round + 1)?,
+            Step::Await { counter, round } => self.join_counters(rank, *counter, uses + round + 1),
+            Step::Fold { span, sources, also } => self.fold(rank, span, *sources, *also)?,
+            Step::FoldAndStage { span, round, stage } => self.fold_and_stage(rank, span, *round, stage.as_ref())?,
+            Step::Collect { span, from, round } => self.collect(rank, span, *from, *round)?,
         }
         self.ranks[rank].step += 1;
         Ok(())
@@ -259,10 +240,10 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    fn publish(&mut self, rank: usize, counter: Counter, value: u64, initial: u64) -> Result<(), Fault> {
+    fn publish(&mut self, rank: usize, counter: Counter, value: u64) -> Result<(), Fault> {
         let known = self.known(rank);
         let history = self.counters.entry((rank, counter)).or_default();
-        let from = history.last().map_or(initial, |(value, _)| *value);
+        let from = history.last().map_or(self.start.uses, |(value, _)| *value);
         if value <= from {
             return Err(Fault::CounterBackwards { counter, from, to: value });
         }

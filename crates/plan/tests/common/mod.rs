@@ -113,7 +113,6 @@ pub(crate) fn run(calls: &[Call], start: Start, seed: u64, in_place: bool) -> Re
         world.processes.push(Process { call: 0, step: 0, input: Vec::new(), output: Vec::new() });
         world.counters.insert((rank, Counter::Staged), start.uses);
         world.counters.insert((rank, Counter::Folded), start.uses);
-        world.counters.insert((rank, Counter::Verdict), start.sequence);
         world.enter(rank);
     }
     world.run(&mut Random::new(seed))
@@ -163,12 +162,12 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Steps of the call that are run: up to `Meet` if it is a mismatch, and then two more for the verdict.
+    /// Steps of the call that are run: up to `Meet` if it is a mismatch.
     fn length(&self, rank: usize) -> usize {
         let call = &self.calls[self.processes[rank].call];
         let steps = &call.plans[rank].steps;
         let met = || steps.iter().position(|step| *step == Step::Meet).map_or(0, |meet| meet + 1);
-        if call.mismatch { met() + 2 } else { steps.len() }
+        if call.mismatch { met() } else { steps.len() }
     }
 
     fn others(&self, rank: usize) -> impl Iterator<Item = usize> + use<> {
@@ -179,9 +178,6 @@ impl World<'_> {
         let Process { call, step, .. } = self.processes[rank];
         let (sequence, uses) = self.positions[call];
         let reached = |counter, value| self.others(rank).all(|other| self.counters[&(other, counter)] >= value);
-        if self.calls[call].mismatch && step + 2 >= self.length(rank) {
-            return step + 2 == self.length(rank) || reached(Counter::Verdict, sequence + 1);
-        }
         match self.calls[call].plans[rank].steps.get(step) {
             Some(Step::Meet) => {
                 self.others(rank).all(|other| self.headers.get(&self.cell(other, sequence)) == Some(&(other, sequence)))
@@ -195,29 +191,25 @@ impl World<'_> {
         let Process { call, step, .. } = self.processes[rank];
         let (sequence, uses) = self.positions[call];
         let calls = self.calls;
-        if calls[call].mismatch && step + 2 == self.length(rank) {
-            self.counters.insert((rank, Counter::Verdict), sequence + 1);
-        } else if step + 2 < self.length(rank) || !calls[call].mismatch {
-            match calls[call].plans[rank].steps.get(step) {
-                None | Some(Step::Meet | Step::Await { .. }) => {}
-                Some(Step::Announce) => {
-                    self.headers.insert(self.cell(rank, sequence), (rank, sequence));
+        match calls[call].plans[rank].steps.get(step) {
+            None | Some(Step::Meet | Step::Await { .. }) => {}
+            Some(Step::Announce) => {
+                self.headers.insert(self.cell(rank, sequence), (rank, sequence));
+            }
+            Some(Step::Publish { counter, round }) => {
+                self.counters.insert((rank, *counter), uses + round + 1);
+            }
+            Some(Step::Stage { span, to }) => self.stage(rank, span, *to),
+            Some(Step::Fold { span, sources, also }) => self.fold(rank, span, *sources, *also),
+            Some(Step::FoldAndStage { span, round, stage }) => {
+                self.fold(rank, span, Sources::Pairs { round: *round }, None);
+                if let Some((staged, round)) = stage {
+                    self.stage(rank, staged, Place::Pair { reader: 1 - rank, round: *round });
                 }
-                Some(Step::Publish { counter, round }) => {
-                    self.counters.insert((rank, *counter), uses + round + 1);
-                }
-                Some(Step::Stage { span, to }) => self.stage(rank, span, *to),
-                Some(Step::Fold { span, sources, also }) => self.fold(rank, span, *sources, *also),
-                Some(Step::FoldAndStage { span, round, stage }) => {
-                    self.fold(rank, span, Sources::Pairs { round: *round }, None);
-                    if let Some((staged, round)) = stage {
-                        self.stage(rank, staged, Place::Pair { reader: 1 - rank, round: *round });
-                    }
-                }
-                Some(Step::Collect { span, from, round }) => {
-                    let data = self.bytes(Memory::Gather(*from, (uses + round) & 1), span.len());
-                    self.write_output(rank, span, &data);
-                }
+            }
+            Some(Step::Collect { span, from, round }) => {
+                let data = self.bytes(Memory::Gather(*from, (uses + round) & 1), span.len());
+                self.write_output(rank, span, &data);
             }
         }
         self.processes[rank].step += 1;
