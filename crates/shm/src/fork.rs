@@ -104,3 +104,23 @@ fn map_page() -> Result<Page> {
     let word = unsafe { &*page.cast::<AtomicU64>() };
     Ok(Page { word, wiped })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_has_one_home() {
+        let home = Home::here().unwrap();
+        assert_eq!(Home::here().unwrap(), home);
+        assert!(home.is_here());
+        assert_eq!(home.check(), Ok(()));
+    }
+
+    #[test]
+    fn another_process_is_refused() {
+        let elsewhere = Home { mark: new_mark(1), process: 1 };
+        assert!(!elsewhere.is_here());
+        assert_eq!(elsewhere.check(), Err(Error::ForkedProcess { parent: 1, child: std::process::id() }));
+    }
+}

@@ -265,3 +265,94 @@ pub(crate) const fn index(value: u64) -> usize {
 pub(crate) const fn count(value: usize) -> u64 {
     value as u64
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// All areas of a layout: offset and bytes.
+    fn areas(layout: &Layout) -> Vec<(usize, usize)> {
+        let Geometry { ranks, slot_bytes, chunk_bytes, pair_depth } = layout.geometry();
+        let mut all = vec![(0, HEADER_BYTES), (layout.abort(), LINE_BYTES), (layout.ordered(), LINE_BYTES)];
+        for at in 0..count(RING_ENTRIES) {
+            all.push((layout.order(at), ENTRY_BYTES));
+        }
+        for owner in 0..ranks {
+            all.extend([layout.announced(owner), layout.released(owner), layout.cause(owner)].map(|at| (at, LINE_BYTES)));
+            all.extend((0..count(RING_ENTRIES)).map(|at| (layout.announcement(owner, at), ENTRY_BYTES)));
+        }
+        for channel in [Channel::Unnamed, Channel::Named] {
+            for owner in 0..ranks {
+                for counter in [Counter::Staged, Counter::Folded, Counter::Verdict, Counter::Taken] {
+                    all.push((layout.counter(channel, owner, counter), LINE_BYTES));
+                }
+                all.push((layout.side(channel, owner), SIDE_BYTES));
+                all.extend([0, 1].map(|turn| (layout.gather(channel, owner, turn), chunk_bytes)));
+                if ranks != 2 || owner == 0 {
+                    all.extend([0, 1].map(|turn| (layout.slot(channel, owner, turn), PAYLOAD_OFFSET + slot_bytes)));
+                }
+                for reader in (0..ranks).filter(|reader| *reader != owner) {
+                    all.extend((0..count(pair_depth)).map(|turn| (layout.pair(channel, owner, reader, turn), chunk_bytes)));
+                }
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn areas_are_inside_and_apart() {
+        for ranks in [1, 2, 3, 4, 5, 8, 17] {
+            let layout = Layout::new(Geometry::of(ranks)).unwrap();
+            let mut areas = areas(&layout);
+            areas.sort_unstable();
+            for pair in areas.windows(2) {
+                assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{ranks} ranks: {pair:?}");
+            }
+            let (at, bytes) = areas[areas.len() - 1];
+            assert!(at + bytes <= layout.total());
+            assert!(areas.iter().all(|(at, bytes)| at.is_multiple_of(if *bytes == ENTRY_BYTES { 16 } else { 64 })));
+        }
+    }
+
+    #[test]
+    fn memory_grows_with_the_ranks_within_bounds() {
+        for ranks in [1, 2, 3, 8, 16, 32, 64] {
+            let layout = Layout::new(Geometry::of(ranks)).unwrap();
+            assert!(layout.total() <= ranks * (16 << 20), "{ranks} ranks: {} bytes", layout.total());
+        }
+    }
+
+    #[test]
+    fn two_ranks_write_what_they_have_read_before() {
+        for sequence in 1..5 {
+            assert_eq!(slot_cell(2, 0, sequence), slot_cell(2, 1, sequence + 1));
+            assert_ne!(slot_cell(2, 0, sequence), slot_cell(2, 1, sequence));
+        }
+        for (writer, reader) in [(0, 1), (4, 2)] {
+            for turn in 0..4 {
+                assert_eq!(pair_side(writer, reader, turn), pair_side(reader, writer, turn + 1));
+                assert_ne!(pair_side(writer, reader, turn), pair_side(reader, writer, turn));
+            }
+        }
+    }
+
+    #[test]
+    fn senseless_geometries_are_refused() {
+        let good = Geometry::of(3);
+        let bad = [
+            Geometry { ranks: 0, ..good },
+            Geometry { ranks: usize::MAX, ..good },
+            Geometry { slot_bytes: 0, ..good },
+            Geometry { slot_bytes: 100, ..good },
+            Geometry { slot_bytes: usize::MAX, ..good },
+            Geometry { chunk_bytes: 0, ..good },
+            Geometry { chunk_bytes: usize::MAX & !63, ..good },
+            Geometry { pair_depth: 0, ..good },
+            Geometry { pair_depth: 3, ..good },
+            Geometry { ranks: 1 << 16, chunk_bytes: 1 << 28, pair_depth: 64, ..good },
+        ];
+        for geometry in bad {
+            assert!(Layout::new(geometry).is_err(), "{geometry:?}");
+        }
+    }
+}

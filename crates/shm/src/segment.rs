@@ -179,3 +179,52 @@ fn hint(error: Errno) -> &'static str {
         _ => "see the limits of this process with `ulimit -a`",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::primitive::Ordering;
+
+    #[test]
+    fn both_mappings_are_the_same_memory() {
+        let home = Home::here().unwrap();
+        let (made, fd) = Segment::create("test", 8192, home).unwrap();
+        let attached = Segment::attach("test", &fd, 8192, home).unwrap();
+        made.at::<AtomicU64>(8184).store(7, Ordering::Relaxed);
+        assert_eq!(attached.at::<AtomicU64>(8184).load(Ordering::Relaxed), 7);
+        drop(made);
+        assert_eq!(attached.at::<AtomicU64>(8184).load(Ordering::Relaxed), 7);
+    }
+
+    #[test]
+    fn nobody_can_take_pages_away() {
+        let (_, fd) = Segment::create("test", 8192, Home::here().unwrap()).unwrap();
+        assert_eq!(ftruncate(&fd, 4096), Err(Errno::PERM));
+        assert_eq!(ftruncate(&fd, 16384), Err(Errno::PERM));
+        assert_eq!(fcntl_add_seals(&fd, SealFlags::WRITE), Err(Errno::PERM));
+    }
+
+    #[test]
+    fn memory_that_could_shrink_is_refused() {
+        let home = Home::here().unwrap();
+        let unsealed = memory_file().unwrap();
+        ftruncate(&unsealed, 8192).unwrap();
+        assert!(Segment::attach("test", &unsealed, 8192, home).is_err());
+        let (_, other_size) = Segment::create("test", 4096, home).unwrap();
+        assert!(Segment::attach("test", &other_size, 8192, home).is_err());
+    }
+
+    #[test]
+    fn a_segment_costs_nothing_until_it_is_touched() {
+        let (segment, fd) = Segment::create("test", 1 << 30, Home::here().unwrap()).unwrap();
+        segment.at::<AtomicU64>(1 << 29).store(1, Ordering::Relaxed);
+        assert_eq!(fstat(&fd).unwrap().st_blocks, 8, "one page of 512-byte blocks");
+    }
+
+    #[test]
+    #[should_panic(expected = "is not a place")]
+    fn offsets_are_bounded() {
+        let (segment, _) = Segment::create("test", 4096, Home::here().unwrap()).unwrap();
+        let _ = segment.at::<AtomicU64>(4089);
+    }
+}

@@ -3,6 +3,7 @@
 use core::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering as LocalOrdering};
 
 use kernels::SharedBytes;
 use types::transport::{Announcement, Channel, Counter, Geometry, Windows};
@@ -36,6 +37,8 @@ pub struct GroupWindows {
     world: Arc<World>,
     key: GroupKey,
     settings: Vec<u8>,
+    /// Whether a thread of this process has given its reason for ending the epoch: only one may write the line.
+    has_spoken: AtomicBool,
 }
 
 impl fmt::Debug for GroupWindows {
@@ -109,7 +112,7 @@ impl GroupWindows {
     fn over(segment: Segment, layout: Layout, world: &Arc<World>, key: &GroupKey, settings: Vec<u8>) -> GroupWindows {
         let members: Arc<[Rank]> = key.ranks().into();
         let rank = members.iter().position(|rank| *rank == world.rank()).expect("only members open a group (checked by the desk)");
-        GroupWindows { segment, layout, rank, members, world: Arc::clone(world), key: key.clone(), settings }
+        GroupWindows { segment, layout, rank, members, world: Arc::clone(world), key: key.clone(), settings, has_spoken: AtomicBool::new(false) }
     }
 
     /// What the group was made as.
@@ -321,7 +324,7 @@ impl Windows for GroupWindows {
             return;
         }
         let flag = self.word(self.layout.abort());
-        if flag.load(Ordering::Acquire) == 0 {
+        if flag.load(Ordering::Acquire) == 0 && !self.has_spoken.swap(true, LocalOrdering::Relaxed) {
             // The cause is complete before the flag names its author: a rank that dies in between has said nothing.
             store_bytes(self.segment.at::<[AtomicU64; CAUSE_WORDS]>(self.layout.cause(self.rank)), &cause.encode());
             let author = count(self.rank) + 1;
@@ -384,3 +387,6 @@ fn store_bytes(words: &[AtomicU64], bytes: &[u8]) {
 fn load_bytes(words: &[AtomicU64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect()
 }
+
+#[cfg(test)]
+mod tests;
