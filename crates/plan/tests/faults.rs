@@ -491,6 +491,10 @@ fn shapes_that_make_no_sense_are_refused() {
     }
     let mixed = [flat(3), flat(2)];
     assert!(matches!(verify::calls(&mixed, Start::default()).unwrap_err().fault, Fault::Shape(_)));
+    let mut grown = flat(3);
+    grown.plans.iter_mut().for_each(|plan| plan.shape.geometry.slot_bytes += 1);
+    let violation = verify::calls(&[flat(3), grown], Start::default()).unwrap_err();
+    assert_eq!((violation.call, violation.fault), (1, Fault::Shape("the areas of a group do not change")));
     let alone = Call { mismatch: true, ..Call::of(algorithm("local"), &small_shape(1, 8)) };
     assert!(matches!(refused(alone).fault, Fault::Shape(_)));
     let mut three = flat(3);

@@ -10,6 +10,7 @@ use crate::step::{Place, Sources, Span, Step};
 
 /// Checks every plan of every call, and that the ranks of each call agree.
 pub(super) fn check(calls: &[Call]) -> Result<(), Box<Violation>> {
+    let first = calls.first().and_then(|call| call.plans.first());
     let ranks = calls.first().map_or(0, |call| call.plans.len());
     for (index, call) in calls.iter().enumerate() {
         let violation = |rank, step: Option<(usize, &Step)>, fault| {
@@ -17,6 +18,9 @@ pub(super) fn check(calls: &[Call]) -> Result<(), Box<Violation>> {
         };
         for (rank, plan) in call.plans.iter().enumerate() {
             shape(&plan.shape, ranks, call.plans.len()).map_err(|fault| violation(rank, None, fault))?;
+            if first.is_some_and(|first| first.shape.geometry != plan.shape.geometry) {
+                return Err(violation(rank, None, Fault::Shape("the areas of a group do not change")));
+            }
             if call.mismatch && ranks < 2 {
                 return Err(violation(rank, None, Fault::Shape("one rank cannot disagree with itself")));
             }
