@@ -13,8 +13,8 @@
 //! 5. **Agreement.** All ranks hold plans of equal identity and equal number of rounds.
 //! 6. **Nothing counts before `Meet`.** Until then no counter moves and no output byte is written, so a call that ends
 //!    in a mismatch leaves everything as it was. A [mismatch](Call::mismatch) can stand anywhere in the sequence; the
-//!    calls after it must be right. It ends at `Meet`: that the ranks then wait for each other before they report, so that
-//!    their descriptions stay readable, is not needed for anything proven here.
+//!    calls after it must be right. It ends at `Meet`: that the ranks then wait for each other before they report, so
+//!    that their descriptions stay readable, is not needed for anything proven here.
 //! 7. **In place or not, the same plan.** No input byte is read after the output byte at its place was written.
 //!
 //! # Why one schedule speaks for all
