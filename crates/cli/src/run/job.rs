@@ -161,6 +161,10 @@ impl Job {
             if left && !self.ladder.has_begun() {
                 self.ladder.begin(now, true);
             }
+            if left {
+                // It may write something before it ends.
+                self.last_sound = now;
+            }
             if self.is_over(left, now) {
                 break;
             }
@@ -203,6 +207,7 @@ impl Job {
 
     /// Waits until something has to be done or the time is over, and does it.
     fn wait(&mut self, timeout: Option<Duration>) {
+        let was_full = self.out.is_full() || self.err.is_full();
         for source in self.poll(timeout) {
             match source {
                 Source::Signals => self.take_signals(),
@@ -212,6 +217,10 @@ impl Job {
             }
         }
         self.write();
+        if was_full {
+            // The ranks were not silent, they were not heard.
+            self.last_sound = Instant::now();
+        }
     }
 
     fn poll(&self, timeout: Option<Duration>) -> Vec<Source> {
@@ -380,6 +389,8 @@ impl Job {
                     if self.guard.as_ref().is_some_and(|guard| guard.pid() == pid) {
                         self.guard = None;
                     }
+                    self.strangers.retain(|&stranger| stranger != pid.as_raw_nonzero().get());
+                    self.last_sound = Instant::now();
                     let index = self.ranks.iter().position(|rank| rank.running && rank.pid == pid);
                     ended.extend(index.map(|index| (index, ending(status))));
                 }
@@ -427,6 +438,10 @@ impl Job {
             }
         }
         self.flush_all();
+        for process in self.left_over() {
+            let text = format!("foldcast run: process {} could not be ended and is left\n", process.pid);
+            self.err.lines().extend_from_slice(text.as_bytes());
+        }
         let message = self.outcome.message().unwrap_or_default();
         self.err.lines().extend_from_slice(message.as_bytes());
         self.flush_all();

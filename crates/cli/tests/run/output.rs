@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use crate::support::{FOLDCAST, Launch, eventually};
 
@@ -111,6 +112,44 @@ fn a_reader_that_does_not_read_does_not_keep_a_failed_run_alive() {
     std::io::copy(&mut unread, &mut std::io::sink()).unwrap();
     let status = eventually("the end of foldcast", || child.try_wait().unwrap());
     assert_eq!(status.code(), Some(3));
+}
+
+#[test]
+fn a_slow_reader_gets_everything() {
+    // Far more than the pipes and the launcher hold, read in two halves with pauses longer than any of its own limits.
+    let script = "yes 0123456789 | head -n 100000; yes 0123456789 | head -n 100000 >&2";
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec \"$0\" run -n 2 sh -c \"$1\" 2>&1", FOLDCAST, script]);
+    let mut launch = Launch::of(command);
+    let mut child = launch.command.spawn().unwrap();
+    let mut output = child.stdout.take().unwrap();
+    let mut text = vec![0; 3_000_000];
+    for half in text.chunks_mut(1_500_000) {
+        std::thread::sleep(Duration::from_millis(1500));
+        output.read_exact(half).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(1500));
+    output.read_to_end(&mut text).unwrap();
+    let status = eventually("the end of foldcast", || child.try_wait().unwrap());
+    assert_eq!(status.code(), Some(0));
+    let text = String::from_utf8(text).unwrap();
+    for rank in 0..2 {
+        let line = format!("[{rank}] 0123456789");
+        assert_eq!(text.lines().filter(|other| *other == line).count(), 200_000);
+    }
+}
+
+#[test]
+fn what_is_written_last_is_not_lost() {
+    // Long silence before, then output and the end at once; also from a process that the rank has left behind.
+    let script = "sleep 0.8; (sleep 0.3; echo left) & echo written; exit 0";
+    for _ in 0..5 {
+        let run = Launch::shell(8, &[], script).finish();
+        assert_eq!(run.code(), 0);
+        for rank in 0..8 {
+            assert_eq!(run.lines(rank), ["written", "left"]);
+        }
+    }
 }
 
 /// The living children of a launcher that are ranks.

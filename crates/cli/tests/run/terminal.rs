@@ -59,7 +59,7 @@ fn ctrl_c_reaches_every_rank_once() {
     terminal.keyboard.write_all(b"\x03").unwrap();
     let status = eventually("the end of foldcast", || terminal.run.child.try_wait().unwrap());
     assert_eq!(status.code(), Some(3));
-    assert_eq!(terminal.screen().matches("interrupted 1 times").count(), 3, "{}", terminal.screen());
+    terminal.await_text(3, "interrupted 1 times");
     terminal.run.await_nothing_left();
 }
 
