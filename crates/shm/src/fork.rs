@@ -62,7 +62,9 @@ impl Home {
     #[must_use]
     pub fn is_here(&self) -> bool {
         match PAGE.get() {
-            Some(page) => page.word.load(Ordering::Relaxed) == self.mark && (page.wiped || std::process::id() == self.process),
+            Some(page) => {
+                page.word.load(Ordering::Relaxed) == self.mark && (page.wiped || std::process::id() == self.process)
+            }
             None => false,
         }
     }
@@ -91,13 +93,16 @@ fn new_mark(process: u32) -> u64 {
 fn map_page() -> Result<Page> {
     let bytes = rustix::param::page_size();
     let failed = |error: rustix::io::Errno| {
-        Error::resource("a page of private memory (fork mark)", error, "free some memory, or raise the limit on address space")
+        Error::resource(
+            "a page of private memory (fork mark)",
+            error,
+            "free some memory, or raise the limit on address space",
+        )
     };
     // SAFETY: an anonymous private mapping at an address of the kernel's choice overlaps nothing.
-    let page = unsafe {
-        mmap_anonymous(core::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
-    }
-    .map_err(failed)?;
+    let page =
+        unsafe { mmap_anonymous(core::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }
+            .map_err(failed)?;
     // SAFETY: the page was mapped just now, and nobody else knows it.
     let wiped = unsafe { madvise(page, bytes, Advice::LinuxWipeOnFork) }.is_ok();
     // SAFETY: the page is aligned, zeroed (a valid AtomicU64), never unmapped, and only used through this reference.

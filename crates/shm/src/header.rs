@@ -29,10 +29,6 @@ impl Header {
     #[inline]
     #[must_use]
     pub fn read(&self, sequence: u64) -> Option<u64> {
-        if self.sequence.load(Ordering::Acquire) == sequence {
-            Some(self.hash.load(Ordering::Relaxed))
-        } else {
-            None
-        }
+        if self.sequence.load(Ordering::Acquire) == sequence { Some(self.hash.load(Ordering::Relaxed)) } else { None }
     }
 }

@@ -135,7 +135,9 @@ impl Layout {
     #[inline]
     #[must_use]
     pub fn slot(&self, channel: Channel, owner: usize, sequence: u64) -> usize {
-        self.slots + lane(channel) * self.slots_per_channel + slot_cell(self.geometry.ranks, owner, sequence) * self.slot_stride
+        self.slots
+            + lane(channel) * self.slots_per_channel
+            + slot_cell(self.geometry.ranks, owner, sequence) * self.slot_stride
     }
 
     /// The buffer that `writer` fills for `reader` in use `turn`.
@@ -278,7 +280,9 @@ mod tests {
             all.push((layout.order(at), ENTRY_BYTES));
         }
         for owner in 0..ranks {
-            all.extend([layout.announced(owner), layout.released(owner), layout.cause(owner)].map(|at| (at, LINE_BYTES)));
+            all.extend(
+                [layout.announced(owner), layout.released(owner), layout.cause(owner)].map(|at| (at, LINE_BYTES)),
+            );
             all.extend((0..count(RING_ENTRIES)).map(|at| (layout.announcement(owner, at), ENTRY_BYTES)));
         }
         for channel in [Channel::Unnamed, Channel::Named] {
@@ -292,7 +296,9 @@ mod tests {
                     all.extend([0, 1].map(|turn| (layout.slot(channel, owner, turn), PAYLOAD_OFFSET + slot_bytes)));
                 }
                 for reader in (0..ranks).filter(|reader| *reader != owner) {
-                    all.extend((0..count(pair_depth)).map(|turn| (layout.pair(channel, owner, reader, turn), chunk_bytes)));
+                    all.extend(
+                        (0..count(pair_depth)).map(|turn| (layout.pair(channel, owner, reader, turn), chunk_bytes)),
+                    );
                 }
             }
         }

@@ -77,7 +77,11 @@ pub struct Meeting<'a> {
 
 impl core::fmt::Debug for Meeting<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Meeting").field("key", self.key).field("rank", &self.rank).field("size", &self.size).finish_non_exhaustive()
+        f.debug_struct("Meeting")
+            .field("key", self.key)
+            .field("rank", &self.rank)
+            .field("size", &self.size)
+            .finish_non_exhaustive()
     }
 }
 
@@ -97,7 +101,11 @@ impl<'a> Meeting<'a> {
     /// descriptors or sockets cannot be had.
     pub fn meet(self) -> Result<(Arc<World>, Monitor)> {
         if self.rank.index() >= self.size {
-            return Err(Error::invalid("rank", format!("a rank below the size, {}", self.size), self.rank.0.to_string()));
+            return Err(Error::invalid(
+                "rank",
+                format!("a rank below the size, {}", self.size),
+                self.rank.0.to_string(),
+            ));
         }
         let mut watch = Watch::new(&self);
         watch.launcher = self.launcher;
@@ -132,7 +140,11 @@ fn alone(watch: Watch<'_>, home: Home) -> Result<(Arc<World>, Monitor)> {
 }
 
 fn no_socket(error: Errno) -> Error {
-    Error::resource("a socket to meet the other ranks", error, "allow unix sockets, and raise the limit on open files (`ulimit -n`)")
+    Error::resource(
+        "a socket to meet the other ranks",
+        error,
+        "allow unix sockets, and raise the limit on open files (`ulimit -n`)",
+    )
 }
 
 /// This rank's part in a meeting.
@@ -185,7 +197,11 @@ impl<'a> Watch<'a> {
     fn check(&mut self) -> Result<()> {
         if self.interrupted.is_some_and(|interrupted| interrupted()) {
             let cause = Cause::Interrupted { by: self.rank };
-            return Err(Error::GroupAborted(Box::new(GroupAborted { site: self.site(), cause, elapsed: self.start.elapsed() })));
+            return Err(Error::GroupAborted(Box::new(GroupAborted {
+                site: self.site(),
+                cause,
+                elapsed: self.start.elapsed(),
+            })));
         }
         let Some(launcher) = &mut self.launcher else { return Ok(()) };
         let heard = launcher.read_notices();

@@ -86,10 +86,15 @@ pub(crate) struct Parts {
 impl Monitor {
     pub(crate) fn new(world: Arc<World>, parts: Parts) -> Result<Monitor> {
         let refused = |error: Errno| {
-            Error::resource("a watch over the other ranks (epoll)", error, "raise `ulimit -n` and fs.epoll.max_user_watches")
+            Error::resource(
+                "a watch over the other ranks (epoll)",
+                error,
+                "raise `ulimit -n` and fs.epoll.max_user_watches",
+            )
         };
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(refused)?;
-        let watch = |fd: &dyn AsFd, key| epoll::add(&epoll, fd.as_fd(), epoll::EventData::new_u64(key), epoll::EventFlags::IN);
+        let watch =
+            |fd: &dyn AsFd, key| epoll::add(&epoll, fd.as_fd(), epoll::EventData::new_u64(key), epoll::EventFlags::IN);
         watch(&world.bell(), BELL).map_err(refused)?;
         if let Some(listener) = &parts.listener {
             watch(listener, LISTENER).map_err(refused)?;
@@ -135,7 +140,8 @@ impl Monitor {
     /// Waits for something to do, and does it.
     fn step(&mut self) {
         let mut events = Vec::with_capacity(EVENTS);
-        let timeout = self.patience().map(|patience| Timespec::try_from(patience).expect("patience is seconds at most"));
+        let timeout =
+            self.patience().map(|patience| Timespec::try_from(patience).expect("patience is seconds at most"));
         // Interrupted, or nothing: there is nothing to do then.
         let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref());
         let lives = FIRST_LIFE..FIRST_LIFE + crate::layout::count(self.lives.len());
@@ -241,7 +247,11 @@ impl Monitor {
 
     fn count_foreign(&mut self) {
         self.foreign += 1;
-        log::warn!("{}: ignored something foreign on the socket for group memory ({} so far)", self.world.rank(), self.foreign);
+        log::warn!(
+            "{}: ignored something foreign on the socket for group memory ({} so far)",
+            self.world.rank(),
+            self.foreign
+        );
     }
 
     fn hear_caller(&mut self, key: u64) {
@@ -253,7 +263,9 @@ impl Monitor {
             Ok(_) | Err(_) => return drop(self.callers.remove(&key)),
         };
         match heard {
-            Some(Message::Ask { key: group, rank }) if caller.wants.is_none() => caller.wants = Some((group, Rank(rank))),
+            Some(Message::Ask { key: group, rank }) if caller.wants.is_none() => {
+                caller.wants = Some((group, Rank(rank)))
+            }
             _ => {
                 self.callers.remove(&key);
                 self.count_foreign();
@@ -277,17 +289,19 @@ impl Monitor {
                     let _ = send(&caller.socket, &Message::Withdrawn(why.unwrap_or_default()).encode(), &[]);
                     false
                 }
-                Ok(Answer::Granted(memory)) => match send(&caller.socket, &Message::Granted.encode(), &[memory.as_fd()]) {
-                    Ok(()) => {
-                        world.desk().served(group, rank);
-                        false
+                Ok(Answer::Granted(memory)) => {
+                    match send(&caller.socket, &Message::Granted.encode(), &[memory.as_fd()]) {
+                        Ok(()) => {
+                            world.desk().served(group, rank);
+                            false
+                        }
+                        Err(Errno::AGAIN | Errno::TOOMANYREFS | Errno::NOMEM | Errno::NOBUFS) => {
+                            busy = true;
+                            true
+                        }
+                        Err(_) => false,
                     }
-                    Err(Errno::AGAIN | Errno::TOOMANYREFS | Errno::NOMEM | Errno::NOBUFS) => {
-                        busy = true;
-                        true
-                    }
-                    Err(_) => false,
-                },
+                }
             }
         });
         self.busy = busy;
@@ -379,12 +393,18 @@ fn read_answer(world: &Arc<World>, ask: &Ask, packet: Packet) -> Result<GroupWin
     match Message::decode(&packet.bytes) {
         Ok(Message::Granted) => match packet.descriptors.first() {
             Some(memory) => GroupWindows::attach(world, &ask.key, memory),
-            None => Err(Error::resource(wanted(), "its descriptor was lost", "raise the limit on open files with `ulimit -n`")),
+            None => Err(Error::resource(
+                wanted(),
+                "its descriptor was lost",
+                "raise the limit on open files with `ulimit -n`",
+            )),
         },
         // Its first member has destroyed the group: it will take no part in it.
         Ok(Message::Withdrawn(why)) if why.is_empty() => Err(lost(world, ask, Ending::Left(0))),
         Ok(Message::Withdrawn(why)) => Err(Error::resource(wanted(), why, "see what is said there")),
         Ok(Message::Refused(Refusal::Failed(why))) => Err(Error::resource(wanted(), why, "see what is said there")),
-        Ok(_) | Err(_) => Err(Error::resource(wanted(), "an answer of another kind", "see that all ranks run the same version")),
+        Ok(_) | Err(_) => {
+            Err(Error::resource(wanted(), "an answer of another kind", "see that all ranks run the same version"))
+        }
     }
 }

@@ -130,7 +130,11 @@ impl Segment {
     #[inline]
     pub(crate) fn at<T: Shared>(&self, offset: usize) -> &T {
         let inside = self.len.checked_sub(size_of::<T>()).is_some_and(|last| offset <= last);
-        assert!(inside && offset.is_multiple_of(align_of::<T>()), "offset {offset} of {} is not a place for a value", self.len);
+        assert!(
+            inside && offset.is_multiple_of(align_of::<T>()),
+            "offset {offset} of {} is not a place for a value",
+            self.len
+        );
         // SAFETY: the offset is inside the mapping, as checked above.
         let place = unsafe { self.base.add(offset) };
         // SAFETY: inside the mapping and aligned (checked above; the base is page-aligned), any bytes are a `T`, and its
@@ -174,7 +178,9 @@ fn memory_file() -> rustix::io::Result<OwnedFd> {
 fn hint(error: Errno) -> &'static str {
     match error {
         Errno::MFILE | Errno::NFILE => "raise the limit on open files with `ulimit -n`",
-        Errno::NOMEM => "raise the limit on address space (`ulimit -v`) or on mappings (vm.max_map_count), or use fewer ranks",
+        Errno::NOMEM => {
+            "raise the limit on address space (`ulimit -v`) or on mappings (vm.max_map_count), or use fewer ranks"
+        }
         Errno::PERM | Errno::ACCESS | Errno::NOSYS => "let the container's system call filter allow memfd_create",
         _ => "see the limits of this process with `ulimit -a`",
     }

@@ -95,7 +95,9 @@ impl<'a> Waiter<'a> {
                     self.stage = Stage::Yield;
                 }
             }
-            Some(since) if self.pauses.is_multiple_of(CLOCK_EVERY) && since.elapsed() >= SPIN => self.stage = Stage::Yield,
+            Some(since) if self.pauses.is_multiple_of(CLOCK_EVERY) && since.elapsed() >= SPIN => {
+                self.stage = Stage::Yield
+            }
             Some(_) => {}
         }
         spin_loop();

@@ -68,8 +68,14 @@ impl GroupWindows {
         let layout = Layout::new(geometry)?;
         let (segment, fd) = Segment::create(&format!("group '{}'", key.name()), layout.total(), world.home())?;
         store_bytes(segment.at::<[AtomicU64; SETTINGS_WORDS]>(AT_SETTINGS), settings);
-        let fields =
-            [layout.total(), geometry.ranks, geometry.slot_bytes, geometry.chunk_bytes, geometry.pair_depth, settings.len()];
+        let fields = [
+            layout.total(),
+            geometry.ranks,
+            geometry.slot_bytes,
+            geometry.chunk_bytes,
+            geometry.pair_depth,
+            settings.len(),
+        ];
         let prologue = segment.at::<Prologue>(0);
         for (word, field) in prologue[1..].iter().zip(fields) {
             word.store(count(field), Ordering::Relaxed);
@@ -84,7 +90,9 @@ impl GroupWindows {
     /// [`Error::Resource`] if it is no segment of this version for a group of this size, or cannot be mapped.
     pub(crate) fn attach(world: &Arc<World>, key: &GroupKey, fd: impl AsFd) -> Result<GroupWindows> {
         let what = format!("group '{}'", key.name());
-        let foreign = |got: String| Error::resource(format!("the memory of {what}"), got, "see that all ranks run the same version");
+        let foreign = |got: String| {
+            Error::resource(format!("the memory of {what}"), got, "see that all ranks run the same version")
+        };
         let len = Segment::size_of(&fd).map_err(|error| foreign(error.to_string()))?;
         if len < 4096 {
             return Err(foreign(format!("a segment of {len} bytes")));
@@ -111,8 +119,20 @@ impl GroupWindows {
 
     fn over(segment: Segment, layout: Layout, world: &Arc<World>, key: &GroupKey, settings: Vec<u8>) -> GroupWindows {
         let members: Arc<[Rank]> = key.ranks().into();
-        let rank = members.iter().position(|rank| *rank == world.rank()).expect("only members open a group (checked by the desk)");
-        GroupWindows { segment, layout, rank, members, world: Arc::clone(world), key: key.clone(), settings, has_spoken: AtomicBool::new(false) }
+        let rank = members
+            .iter()
+            .position(|rank| *rank == world.rank())
+            .expect("only members open a group (checked by the desk)");
+        GroupWindows {
+            segment,
+            layout,
+            rank,
+            members,
+            world: Arc::clone(world),
+            key: key.clone(),
+            settings,
+            has_spoken: AtomicBool::new(false),
+        }
     }
 
     /// What the group was made as.

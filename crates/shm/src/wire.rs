@@ -55,7 +55,10 @@ pub(crate) enum Refusal {
     Job,
     Rank,
     Size(u32),
-    Duplicate { rank: u32, process: u32 },
+    /// The process that has the rank already.
+    Duplicate(u32),
+    /// What rank 0 found wrong with another one: field, expected, got.
+    Invalid([String; 3]),
     Died(Rank, Ending),
     Deadline(Vec<u32>),
     Failed(String),
@@ -73,7 +76,10 @@ pub(crate) enum Message {
     Roster(Vec<Entry>),
     Refused(Refusal),
     /// A member wants a group's memory.
-    Ask { key: u128, rank: u32 },
+    Ask {
+        key: u128,
+        rank: u32,
+    },
     /// Here it is: with the descriptor.
     Granted,
     /// The group was destroyed (no text), or could not be made.
@@ -198,9 +204,8 @@ impl Writer {
                 self.u32(4);
                 self.u32(*size);
             }
-            Refusal::Duplicate { rank, process } => {
+            Refusal::Duplicate(process) => {
                 self.u32(5);
-                self.u32(*rank);
                 self.u32(*process);
             }
             Refusal::Died(rank, ending) => {
@@ -218,6 +223,10 @@ impl Writer {
             Refusal::Failed(text) => {
                 self.u32(8);
                 self.text(text);
+            }
+            Refusal::Invalid(texts) => {
+                self.u32(9);
+                texts.iter().for_each(|text| self.text(text));
             }
         }
     }
@@ -293,7 +302,7 @@ impl<'a> Reader<'a> {
             2 => Refusal::Job,
             3 => Refusal::Rank,
             4 => Refusal::Size(self.u32()?),
-            5 => Refusal::Duplicate { rank: self.u32()?, process: self.u32()? },
+            5 => Refusal::Duplicate(self.u32()?),
             6 => match Cause::decode(self.take(Cause::ENCODED_BYTES)?.try_into().ok()?)? {
                 Cause::RankDied { peer, ending } => Refusal::Died(peer, ending),
                 _ => return None,
@@ -303,6 +312,7 @@ impl<'a> Reader<'a> {
                 Refusal::Deadline((0..len).map(|_| self.u32()).collect::<Option<_>>()?)
             }
             8 => Refusal::Failed(self.text()?),
+            9 => Refusal::Invalid([self.text()?, self.text()?, self.text()?]),
             _ => return None,
         })
     }
@@ -320,7 +330,8 @@ mod tests {
             Refusal::Job,
             Refusal::Rank,
             Refusal::Size(4),
-            Refusal::Duplicate { rank: 1, process: 77 },
+            Refusal::Duplicate(77),
+            Refusal::Invalid(["f", "e", "g"].map(String::from)),
             Refusal::Died(Rank(2), Ending::Signalled(9)),
             Refusal::Deadline(vec![1, 2]),
             Refusal::Failed("é".repeat(100)),

@@ -87,8 +87,9 @@ impl World {
                 "see that all ranks run the same version",
             ));
         }
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| Error::resource("an event descriptor", error, "raise the limit on open files with `ulimit -n`"))?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| {
+            Error::resource("an event descriptor", error, "raise the limit on open files with `ulimit -n`")
+        })?;
         let world = World {
             segment,
             rank,
@@ -307,7 +308,9 @@ mod tests {
 
     #[test]
     fn fates_round_trip() {
-        for ending in [Ending::Unknown, Ending::Exited(-3), Ending::Exited(0), Ending::Signalled(9), Ending::Left(1 << 40)] {
+        for ending in
+            [Ending::Unknown, Ending::Exited(-3), Ending::Exited(0), Ending::Signalled(9), Ending::Left(1 << 40)]
+        {
             assert_eq!(decode(encode(ending)), Fate::Gone(ending));
         }
         assert_eq!(decode(0), Fate::Alive);

@@ -73,7 +73,8 @@ fn attempt(place: &Place<'_>, watch: &mut Watch<'_>, home: Home) -> Result<Compa
         address: place.address.clone(),
     });
     send(&hub, &hello.encode(), &[place.life.token.as_fd()]).map_err(again)?;
-    let mut guest = Guest { place, hub, life: None, segment: None, addresses: vec![None; place.size], lives: Vec::new() };
+    let mut guest =
+        Guest { place, hub, life: None, segment: None, addresses: vec![None; place.size], lives: Vec::new() };
     guest.lives.resize_with(place.size, || None);
     guest.listen(watch, home)
 }
@@ -122,7 +123,8 @@ impl Guest<'_> {
     }
 
     fn hear(&mut self, packet: Packet, watch: &Watch<'_>, home: Home) -> Result<()> {
-        let wrong = |got: String| watch.invalid("version", format!("protocol {VERSION}, as rank 0 must have, too"), got);
+        let wrong =
+            |got: String| watch.invalid("version", format!("protocol {VERSION}, as rank 0 must have, too"), got);
         if packet.lost_descriptors {
             return Err(Error::resource(
                 format!("descriptors of the {} ranks", self.place.size),
@@ -138,7 +140,8 @@ impl Guest<'_> {
             }
             Ok(Message::Welcome(size)) if usize::try_from(size) == Ok(self.place.size) => {
                 let memory = descriptors.next().ok_or_else(|| wrong("a welcome without memory".into()))?;
-                self.segment = Some(Segment::attach("the job's ranks", &memory, World::segment_bytes(self.place.size), home)?);
+                self.segment =
+                    Some(Segment::attach("the job's ranks", &memory, World::segment_bytes(self.place.size), home)?);
                 Ok(())
             }
             Ok(Message::Roster(entries)) if entries.len() == descriptors.len() => {
@@ -172,16 +175,12 @@ impl Guest<'_> {
             Refusal::Job => watch.invalid("job", "the same job as rank 0".into(), format!("'{job}'")),
             Refusal::Rank => watch.invalid("rank", "a rank of 1 or more and below the size".into(), rank.0.to_string()),
             Refusal::Size(hub) => watch.invalid("size", format!("{hub} ranks, as rank 0 says"), size.to_string()),
-            Refusal::Duplicate { rank: twice, process } if Rank(twice) == *rank => watch.invalid(
+            Refusal::Duplicate(process) => watch.invalid(
                 "rank",
                 format!("a rank that no other process of job '{job}' has"),
                 format!("{rank}, which process {process} is, too"),
             ),
-            Refusal::Duplicate { rank: twice, process } => watch.invalid(
-                "rank",
-                format!("each rank of job '{job}' once"),
-                format!("{} twice, one of them process {process}", Rank(twice)),
-            ),
+            Refusal::Invalid([field, expected, got]) => watch.invalid(&field, expected, got),
             Refusal::Died(peer, ending) => watch.died(peer, ending),
             Refusal::Deadline(missing) => watch.deadline(
                 missing.into_iter().map(Rank).collect(),

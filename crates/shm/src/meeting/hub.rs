@@ -98,7 +98,8 @@ impl Hub<'_> {
             }
             let sockets = self.strangers.iter().map(|stranger| &stranger.socket);
             let members = self.members.iter().flatten().map(|member| &member.socket);
-            let mut fds: Vec<PollFd<'_>> = core::iter::once(&listener).chain(sockets).chain(members).map(poll_in).collect();
+            let mut fds: Vec<PollFd<'_>> =
+                core::iter::once(&listener).chain(sockets).chain(members).map(poll_in).collect();
             watch.wait(&mut fds, SLICE);
         }
     }
@@ -119,7 +120,10 @@ impl Hub<'_> {
                     self.strangers.push(Stranger { socket, process, since: Instant::now() });
                 }
                 Ok((user, _)) => {
-                    refuse(&socket, Refusal::Failed(format!("rank 0 belongs to user {}, not to user {user}", own_user())));
+                    refuse(
+                        &socket,
+                        Refusal::Failed(format!("rank 0 belongs to user {}, not to user {user}", own_user())),
+                    );
                     self.count_foreign("a process of another user");
                 }
                 Err(_) => self.count_foreign("a connection of nobody"),
@@ -166,7 +170,11 @@ impl Hub<'_> {
         if usize::try_from(size) != Ok(self.place.size) {
             refuse(&socket, Refusal::Size(u32::try_from(self.place.size).unwrap_or(u32::MAX)));
             let got = format!("{size}, which rank {rank} (process {process}) says");
-            return Err(watch.invalid("size", format!("{} ranks on all ranks of job '{job_name}'", self.place.size), got));
+            return Err(watch.invalid(
+                "size",
+                format!("{} ranks on all ranks of job '{job_name}'", self.place.size),
+                got,
+            ));
         }
         let index = Rank(rank).index();
         if index == 0 || index >= self.place.size {
@@ -176,15 +184,14 @@ impl Hub<'_> {
         }
         let other = self.members[index].as_ref().filter(|member| !member.life.is_over()).map(|member| member.process);
         if let Some(other) = other {
-            refuse(&socket, Refusal::Duplicate { rank, process: other });
+            refuse(&socket, Refusal::Duplicate(other));
             let got = format!("{} twice: processes {other} and {process}", Rank(rank));
             return Err(watch.invalid("rank", format!("each rank of job '{job_name}' once"), got));
         }
         let own = self.place.life;
-        let accepted = Message::Accepted(own.kind).encode();
-        if send(&socket, &accepted, &[own.token.as_fd()]).is_ok() {
-            self.members[index] = Some(Member { socket, life: Life { kind: life, token }, process, address });
-        }
+        // If it is gone already, `look_after_members` finds that.
+        let _ = send(&socket, &Message::Accepted(own.kind).encode(), &[own.token.as_fd()]);
+        self.members[index] = Some(Member { socket, life: Life { kind: life, token }, process, address });
         Ok(())
     }
 
@@ -196,7 +203,12 @@ impl Hub<'_> {
                 continue;
             }
             // Its last descriptors are closed a moment before its handle says so.
-            let gone = (0..20).any(|_| member.life.is_over() || { std::thread::sleep(Duration::from_millis(1)); false });
+            let gone = (0..20).any(|_| {
+                member.life.is_over() || {
+                    std::thread::sleep(Duration::from_millis(1));
+                    false
+                }
+            });
             let member = self.members[index].take();
             if gone {
                 let rank = Rank::from_index(index);
@@ -216,7 +228,8 @@ impl Hub<'_> {
             .chain(others.map(|member| (member.life.kind, member.life.token.as_fd(), &member.address)))
             .collect();
         let welcome = Message::Welcome(u32::try_from(size).unwrap_or(u32::MAX)).encode();
-        let rosters: Vec<(Vec<u8>, Vec<BorrowedFd<'_>>)> = roll.chunks(ROSTER_BATCH).zip((0..size).step_by(ROSTER_BATCH)).map(roster).collect();
+        let rosters: Vec<(Vec<u8>, Vec<BorrowedFd<'_>>)> =
+            roll.chunks(ROSTER_BATCH).zip((0..size).step_by(ROSTER_BATCH)).map(roster).collect();
         for (member, rank) in self.members.iter().flatten().zip(1..) {
             let rank = Rank(rank);
             deliver(&member.socket, rank, &welcome, &[memory.as_fd()], watch)?;
@@ -233,7 +246,12 @@ impl Hub<'_> {
     fn dismiss(&self, error: &Error) {
         let refusal = match error {
             Error::RankDied(died) => Refusal::Died(died.peer, died.ending),
-            Error::Deadline(deadline) => Refusal::Deadline(deadline.peers.iter().take(MAX_NAMED).map(|rank| rank.0).collect()),
+            Error::Deadline(deadline) => {
+                Refusal::Deadline(deadline.peers.iter().take(MAX_NAMED).map(|rank| rank.0).collect())
+            }
+            Error::InvalidArgument(wrong) => {
+                Refusal::Invalid([wrong.field.clone(), wrong.expected.clone(), wrong.got.clone()])
+            }
             error => Refusal::Failed(error.to_string()),
         };
         for member in self.members.iter().flatten() {
