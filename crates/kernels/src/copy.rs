@@ -7,12 +7,7 @@ use crate::shared::SharedBytes;
 /// # Panics
 /// If the lengths differ.
 pub fn copy_in(to: SharedBytes<'_>, from: &[u8]) {
-    assert!(
-        to.len() == from.len(),
-        "{} bytes to copy into {} shared bytes",
-        from.len(),
-        to.len()
-    );
+    assert!(to.len() == from.len(), "{} bytes to copy into {} shared bytes", from.len(), to.len());
     // SAFETY: both have this length; they do not overlap, because no reference to shared memory exists.
     unsafe { (dispatch::table().copy)(to.as_ptr(), from.as_ptr(), from.len(), Hints::default()) }
 }
@@ -30,12 +25,7 @@ pub fn copy_out(to: &mut [u8], from: SharedBytes<'_>) {
 /// # Panics
 /// If the lengths differ.
 pub fn copy_out_with(to: &mut [u8], from: SharedBytes<'_>, hints: Hints) {
-    assert!(
-        to.len() == from.len(),
-        "{} shared bytes to copy into {} bytes",
-        from.len(),
-        to.len()
-    );
+    assert!(to.len() == from.len(), "{} shared bytes to copy into {} bytes", from.len(), to.len());
     // SAFETY: both have this length; they do not overlap, because no reference to shared memory exists.
     unsafe { (dispatch::table().copy)(to.as_mut_ptr(), from.as_ptr(), to.len(), hints) }
 }

@@ -5,7 +5,7 @@ use types::{DataType, Reduction};
 
 use crate::arch;
 use crate::fold::Hints;
-use crate::generic::{FoldJob, StageJob};
+use crate::generic::{FoldJob, PairJob};
 
 /// An instruction set for which there are kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,11 +14,13 @@ pub enum Level {
     Portable,
     /// x86-64 with AVX2 and F16C.
     Avx2,
+    /// x86-64 with AVX-512 F, BW, DQ and VL.
+    Avx512,
 }
 
 impl Level {
     /// Every level, the slowest first.
-    pub const ALL: [Level; 2] = [Level::Portable, Level::Avx2];
+    pub const ALL: [Level; 3] = [Level::Portable, Level::Avx2, Level::Avx512];
 
     /// The name that [`dispatch`] gives.
     #[must_use]
@@ -26,16 +28,14 @@ impl Level {
         match self {
             Level::Portable => "portable",
             Level::Avx2 => "avx2",
+            Level::Avx512 => "avx512",
         }
     }
 
     /// Whether this machine has it.
     #[must_use]
     pub fn is_available(self) -> bool {
-        match self {
-            Level::Portable => true,
-            Level::Avx2 => false,
-        }
+        table_of(self).is_ok()
     }
 }
 
@@ -71,13 +71,15 @@ impl fmt::Display for LevelError {
 
 impl core::error::Error for LevelError {}
 
-/// The kernels of one data type and reduction.
+/// The kernels of one data type and reduction. To be called with what `FoldJob` and `PairJob` ask for, on a processor
+/// that has the instruction set.
 pub(crate) struct Kernel {
-    /// Safety: the pointers of the job and of the sources are valid for `len` bytes, of which the outputs may be
-    /// written; there is at least one source; the processor has the instruction set.
-    pub(crate) fold: unsafe fn(&FoldJob, &[*const u8]),
-    /// Safety: as `fold`, and `next` and `stage` are valid for `stage_len` bytes.
-    pub(crate) fold_and_stage: unsafe fn(&StageJob),
+    /// For 1 to 8 sources, and for any number.
+    pub(crate) fold: [unsafe fn(&FoldJob<'_>); 9],
+    /// For two, with a copy.
+    pub(crate) pair: unsafe fn(&PairJob),
+    /// The same for every data type.
+    pub(crate) copy: CopyKernel,
 }
 
 impl fmt::Debug for Kernel {
@@ -86,13 +88,14 @@ impl fmt::Debug for Kernel {
     }
 }
 
+/// Copies, to the first from the second, a number of bytes that do not overlap and for which both are valid.
+pub(crate) type CopyKernel = unsafe fn(*mut u8, *const u8, usize, Hints);
+
 /// The kernels of one level.
 pub(crate) struct Table {
     pub(crate) level: Level,
     pub(crate) kernels: [[Kernel; 4]; 12],
-    /// Copies `len` bytes (third argument) that do not overlap. Safety: both pointers are valid for them; the
-    /// processor has the instruction set.
-    pub(crate) copy: unsafe fn(*mut u8, *const u8, usize, Hints),
+    pub(crate) copy: CopyKernel,
 }
 
 impl Table {
@@ -106,23 +109,28 @@ static CHOSEN: OnceLock<&'static Table> = OnceLock::new();
 /// The table in use.
 #[inline]
 pub(crate) fn table() -> &'static Table {
-    CHOSEN.get_or_init(|| {
-        Level::ALL
-            .iter()
-            .rev()
-            .find_map(|&level| table_of(level).ok())
-            .unwrap_or(&arch::PORTABLE)
-    })
+    CHOSEN.get_or_init(|| Level::ALL.iter().rev().find_map(|&level| table_of(level).ok()).unwrap_or(&arch::PORTABLE))
 }
 
-/// The table of a level, if the processor can run it.
+/// The table of a level, if the processor can run it. The only place that hands out a table, so that whoever has one
+/// has the proof that its kernels may be called.
 pub(crate) fn table_of(level: Level) -> Result<&'static Table, LevelError> {
-    if !level.is_available() {
-        return Err(LevelError::Unavailable(level));
-    }
     match level {
         Level::Portable => Ok(&arch::PORTABLE),
-        Level::Avx2 => Err(LevelError::Unavailable(level)),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") => Ok(&arch::x86_64::AVX2),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512
+            if is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("f16c")
+                && is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl") =>
+        {
+            Ok(&arch::x86_64::AVX512)
+        }
+        Level::Avx2 | Level::Avx512 => Err(LevelError::Unavailable(level)),
     }
 }
 
@@ -139,12 +147,5 @@ pub fn dispatch() -> &'static str {
 pub fn force(level: Level) -> Result<(), LevelError> {
     let asked = table_of(level)?;
     let chosen = CHOSEN.get_or_init(|| asked).level;
-    if chosen == level {
-        Ok(())
-    } else {
-        Err(LevelError::Chosen {
-            asked: level,
-            chosen,
-        })
-    }
+    if chosen == level { Ok(()) } else { Err(LevelError::Chosen { asked: level, chosen }) }
 }

@@ -12,10 +12,7 @@ pub(crate) struct Environment {
 impl Environment {
     #[inline]
     pub(crate) fn enter(dtype: DataType) -> Environment {
-        let float = matches!(
-            dtype,
-            DataType::Float16 | DataType::Bfloat16 | DataType::Float32 | DataType::Float64
-        );
+        let float = matches!(dtype, DataType::Float16 | DataType::Bfloat16 | DataType::Float32 | DataType::Float64);
         if !float {
             return Environment { found: None };
         }
@@ -24,9 +21,7 @@ impl Environment {
             return Environment { found: None };
         }
         write(DEFAULT);
-        Environment {
-            found: Some(control),
-        }
+        Environment { found: Some(control) }
     }
 }
 
@@ -53,9 +48,7 @@ const DEFAULT: Control = 0x1f80;
 fn read() -> Control {
     let mut control = 0;
     // SAFETY: stores MXCSR to a local; every x86-64 processor has it.
-    unsafe {
-        core::arch::asm!("stmxcsr [{}]", in(reg) &raw mut control, options(nostack, preserves_flags))
-    }
+    unsafe { core::arch::asm!("stmxcsr [{}]", in(reg) &raw mut control, options(nostack, preserves_flags)) }
     control
 }
 
@@ -63,9 +56,7 @@ fn read() -> Control {
 fn write(control: Control) {
     // SAFETY: loads MXCSR from a local. The value is the default, or was read before, so no reserved bit is set. The
     // kernels are behind function pointers, so the compiler moves no arithmetic of theirs across this.
-    unsafe {
-        core::arch::asm!("ldmxcsr [{}]", in(reg) &raw const control, options(nostack, preserves_flags))
-    }
+    unsafe { core::arch::asm!("ldmxcsr [{}]", in(reg) &raw const control, options(nostack, preserves_flags)) }
 }
 
 #[cfg(target_arch = "aarch64")]
@@ -81,9 +72,7 @@ const DEFAULT: Control = 0;
 fn read() -> Control {
     let control;
     // SAFETY: reads a register that every aarch64 processor has and every program may read.
-    unsafe {
-        core::arch::asm!("mrs {}, fpcr", out(reg) control, options(nomem, nostack, preserves_flags))
-    }
+    unsafe { core::arch::asm!("mrs {}, fpcr", out(reg) control, options(nomem, nostack, preserves_flags)) }
     control
 }
 

@@ -5,7 +5,8 @@ use types::{Buffers, DataType, Reduction};
 
 use crate::dispatch::{self, Kernel, Level, LevelError};
 use crate::environment::Environment;
-use crate::generic::{FoldJob, StageJob};
+use crate::generic::FoldJob;
+use crate::run;
 use crate::shared::SharedBytes;
 
 /// Where one rank's contribution to a fold is.
@@ -44,27 +45,15 @@ impl Fold {
     /// The fold on the instruction set that [`dispatch`](crate::dispatch()) chose.
     #[must_use]
     pub fn new(dtype: DataType, reduction: Reduction) -> Fold {
-        Fold {
-            dtype,
-            reduction,
-            kernel: dispatch::table().kernel(dtype, reduction),
-        }
+        Fold { dtype, reduction, kernel: dispatch::table().kernel(dtype, reduction) }
     }
 
     /// The fold on a given instruction set, whatever `dispatch` chose: for tests and benchmarks.
     ///
     /// # Errors
     /// If this machine does not have it.
-    pub fn with_level(
-        dtype: DataType,
-        reduction: Reduction,
-        level: Level,
-    ) -> Result<Fold, LevelError> {
-        Ok(Fold {
-            dtype,
-            reduction,
-            kernel: dispatch::table_of(level)?.kernel(dtype, reduction),
-        })
+    pub fn with_level(dtype: DataType, reduction: Reduction, level: Level) -> Result<Fold, LevelError> {
+        Ok(Fold { dtype, reduction, kernel: dispatch::table_of(level)?.kernel(dtype, reduction) })
     }
 
     /// The type of the elements.
@@ -99,45 +88,37 @@ impl Fold {
         let ends = Ends::of(buffers, &span, self.dtype);
         let len = span.end - span.start;
         if let Some(also) = also {
-            assert!(
-                also.len() == len,
-                "a second output of {} bytes for a span of {len}",
-                also.len()
-            );
+            assert!(also.len() == len, "a second output of {} bytes for a span of {len}", also.len());
         }
-        let job = FoldJob {
-            output: ends.output,
-            also: also.map_or(ptr::null_mut(), SharedBytes::as_ptr),
-            own: ends.input,
-            len,
-            streaming: hints.streaming && !ends.in_place,
-            take_ownership: hints.take_ownership,
-        };
-        let pointer = |source: &Source<'_>| match source {
-            Source::Own => ends.input,
-            Source::Shared(bytes) => {
-                assert!(
-                    bytes.len() == len,
-                    "a source of {} bytes for a span of {len}",
-                    bytes.len()
-                );
-                bytes.as_ptr().cast_const()
-            }
-        };
         let _environment = Environment::enter(self.dtype);
-        if sources.len() <= FEW {
-            let mut few = [ptr::null(); FEW];
-            for (at, source) in few.iter_mut().zip(sources) {
-                *at = pointer(source);
-            }
-            // SAFETY: `Ends::of` and the assertions above prove that the output, `also` and every source have `len`
-            // bytes; the kernel is of a table whose instruction set this machine has (see `dispatch`).
-            unsafe { (self.kernel.fold)(&job, &few[..sources.len()]) }
+        let (mut few, mut few_wanted) = ([ptr::null(); FEW], [ptr::null(); FEW]);
+        let (mut many, mut many_wanted) = (Vec::new(), Vec::new());
+        let (all, wanted) = if sources.len() <= FEW {
+            (&mut few[..sources.len()], &mut few_wanted[..])
         } else {
-            let many: Vec<_> = sources.iter().map(pointer).collect();
-            // SAFETY: as above.
-            unsafe { (self.kernel.fold)(&job, &many) }
+            many.resize(sources.len(), ptr::null());
+            many_wanted.resize(sources.len(), ptr::null());
+            (&mut many[..], &mut many_wanted[..])
+        };
+        let mut shared = 0;
+        for (at, source) in all.iter_mut().zip(sources) {
+            *at = match source {
+                Source::Own => ends.input,
+                Source::Shared(bytes) => {
+                    assert!(bytes.len() == len, "a source of {} bytes for a span of {len}", bytes.len());
+                    if hints.take_ownership {
+                        wanted[shared] = bytes.as_ptr().cast_const();
+                        shared += 1;
+                    }
+                    bytes.as_ptr().cast_const()
+                }
+            };
         }
+        let job = FoldJob { sources: all, wanted: &wanted[..shared], output: ends.output, start: 0, end: len };
+        let streaming = hints.streaming && !ends.in_place;
+        // SAFETY: `Ends::of` and the assertions prove that the output, `also` and every source have `len` bytes; in
+        // place the output is exactly this rank's input.
+        unsafe { run::fold(self.kernel, self.dtype.size(), &job, also.map(SharedBytes::as_ptr), streaming) }
     }
 
     /// For two ranks: writes `own op peer` (or `peer op own` unless `own_first`) to the output at `span`, and in the
@@ -156,57 +137,27 @@ impl Fold {
         hints: Hints,
     ) {
         let len = span.end.saturating_sub(span.start);
-        assert!(
-            peer.len() == len,
-            "a source of {} bytes for a span of {len}",
-            peer.len()
-        );
+        assert!(peer.len() == len, "a source of {} bytes for a span of {len}", peer.len());
         let (next, stage, stage_len) = match stage {
             Some((from, to)) => {
                 let apart = from.start >= span.end || from.end <= span.start;
-                assert!(
-                    apart || !buffers.is_in_place(),
-                    "in place, {from:?} is staged while {span:?} is folded"
-                );
-                let staged = from.end.saturating_sub(from.start);
-                assert!(
-                    to.len() == staged,
-                    "a stage of {} bytes for a span of {staged}",
-                    to.len()
-                );
-                (
-                    Ends::of(buffers, &from, self.dtype).input,
-                    to.as_ptr(),
-                    staged,
-                )
+                assert!(apart || !buffers.is_in_place(), "in place, {from:?} is staged while {span:?} is folded");
+                let next = Ends::of(buffers, &from, self.dtype).input;
+                assert!(to.len() == from.end - from.start, "a stage of {} bytes for {from:?}", to.len());
+                (next, to.as_ptr(), to.len())
             }
             None => (ptr::null(), ptr::null_mut(), 0),
         };
-        // The pointers of the stage were taken first and are of the same borrow in place, see `Ends::of`.
         let ends = Ends::of(buffers, &span, self.dtype);
         let shared = peer.as_ptr().cast_const();
-        let job = StageJob {
-            fold: FoldJob {
-                output: ends.output,
-                also: ptr::null_mut(),
-                own: ends.input,
-                len,
-                streaming: hints.streaming && !ends.in_place,
-                take_ownership: hints.take_ownership,
-            },
-            sources: if own_first {
-                [ends.input, shared]
-            } else {
-                [shared, ends.input]
-            },
-            next,
-            stage,
-            stage_len,
-        };
+        let sources = if own_first { [ends.input, shared] } else { [shared, ends.input] };
+        let wanted = if hints.take_ownership { &[shared][..] } else { &[] };
+        let job = FoldJob { sources: &sources, wanted, output: ends.output, start: 0, end: len };
+        let streaming = hints.streaming && !ends.in_place;
         let _environment = Environment::enter(self.dtype);
-        // SAFETY: `Ends::of` and the assertions above prove the lengths; the kernel is of a table whose instruction
-        // set this machine has (see `dispatch`).
-        unsafe { (self.kernel.fold_and_stage)(&job) }
+        // SAFETY: `Ends::of` and the assertions prove that output and sources have `len` bytes, and the stage and what
+        // goes there `stage_len`; in place the output is exactly this rank's input, and apart from what is staged.
+        unsafe { run::fold_pair(self.kernel, self.dtype.size(), &job, streaming, next, stage, stage_len) }
     }
 }
 
@@ -220,31 +171,18 @@ struct Ends {
 impl Ends {
     fn of(buffers: &mut Buffers<'_>, span: &Range<usize>, dtype: DataType) -> Ends {
         let len = span.end.saturating_sub(span.start);
-        assert!(
-            len.is_multiple_of(dtype.size()),
-            "{len} bytes are no whole number of {dtype} elements"
-        );
+        assert!(len.is_multiple_of(dtype.size()), "{len} bytes are no whole number of {dtype} elements");
         match buffers {
-            Buffers::Separate { input, output } => Ends {
-                input: input[span.clone()].as_ptr(),
-                output: output[span.clone()].as_mut_ptr(),
-                in_place: false,
-            },
+            Buffers::Separate { input, output } => {
+                Ends { input: input[span.clone()].as_ptr(), output: output[span.clone()].as_mut_ptr(), in_place: false }
+            }
             Buffers::InPlace(both) => {
-                assert!(
-                    span.start <= span.end && span.end <= both.len(),
-                    "{span:?} is outside of {}",
-                    both.len()
-                );
+                assert!(span.start <= span.end && span.end <= both.len(), "{span:?} is outside of {}", both.len());
                 // From the pointer to the whole buffer, so that the pointers to two spans may be used in turn.
                 let whole = both.as_mut_ptr();
                 // SAFETY: `start <= both.len()`.
                 let output = unsafe { whole.add(span.start) };
-                Ends {
-                    input: output,
-                    output,
-                    in_place: true,
-                }
+                Ends { input: output, output, in_place: true }
             }
         }
     }

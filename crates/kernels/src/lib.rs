@@ -20,6 +20,7 @@ mod dispatch;
 mod environment;
 mod fold;
 mod generic;
+mod run;
 mod shared;
 
 pub use copy::{copy_in, copy_out, copy_out_with, finish_streaming};

@@ -29,22 +29,14 @@ impl<'a> SharedBytes<'a> {
     /// other than to atomics.
     #[must_use]
     pub const unsafe fn from_raw(ptr: *mut u8, len: usize) -> SharedBytes<'a> {
-        SharedBytes {
-            ptr,
-            len,
-            memory: PhantomData,
-        }
+        SharedBytes { ptr, len, memory: PhantomData }
     }
 
     /// Memory shared between the threads of this process: for tests and simulated worlds.
     #[must_use]
     pub fn from_atomics(bytes: &'a [AtomicU8]) -> SharedBytes<'a> {
         // The pointer is not written through unless the memory allows it: an `AtomicU8` is an `UnsafeCell`.
-        SharedBytes {
-            ptr: bytes.as_ptr().cast_mut().cast(),
-            len: bytes.len(),
-            memory: PhantomData,
-        }
+        SharedBytes { ptr: bytes.as_ptr().cast_mut().cast(), len: bytes.len(), memory: PhantomData }
     }
 
     /// Length in bytes.
@@ -72,11 +64,7 @@ impl<'a> SharedBytes<'a> {
         );
         // SAFETY: `start <= len`, and `len` bytes from `ptr` on are one mapped piece of memory.
         let ptr = unsafe { self.ptr.add(range.start) };
-        SharedBytes {
-            ptr,
-            len: range.end - range.start,
-            memory: PhantomData,
-        }
+        SharedBytes { ptr, len: range.end - range.start, memory: PhantomData }
     }
 
     /// Where it starts.

@@ -14,11 +14,7 @@ pub(super) const fn from_bfloat16(bits: u16) -> f32 {
 pub(super) const fn to_bfloat16(value: f32) -> u16 {
     let bits = value.to_bits();
     let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
-    if value.is_nan() {
-        0x7fc0
-    } else {
-        rounded as u16
-    }
+    if value.is_nan() { 0x7fc0 } else { rounded as u16 }
 }
 
 /// The float32 of the same value; NaN stays NaN.
@@ -30,13 +26,7 @@ pub(super) fn from_float16(bits: u16) -> f32 {
     let scaled = (f32::from_bits(magnitude) * f32::from_bits(0x7780_0000)).to_bits();
     // Infinity and NaN must keep the largest exponent instead.
     let special = magnitude | 0x7f80_0000;
-    f32::from_bits(
-        sign | if magnitude >= 0x0f80_0000 {
-            special
-        } else {
-            scaled
-        },
-    )
+    f32::from_bits(sign | if magnitude >= 0x0f80_0000 { special } else { scaled })
 }
 
 /// Rounded to nearest, ties to even; NaN becomes the canonical one, what is too large infinity.
@@ -46,27 +36,10 @@ pub(super) fn to_float16(value: f32) -> u16 {
     let sign = (bits >> 16 & 0x8000) as u16;
     let magnitude = bits & 0x7fff_ffff;
     // Normal results: the new exponent, and rounding as for bfloat16 but of 13 bits. Overflow carries into infinity.
-    let normal = magnitude
-        .wrapping_sub(112 << 23)
-        .wrapping_add(0xfff + (magnitude >> 13 & 1))
-        >> 13;
+    let normal = magnitude.wrapping_sub(112 << 23).wrapping_add(0xfff + (magnitude >> 13 & 1)) >> 13;
     // Subnormal results are multiples of 2^-24: adding 0.5, whose last place that is, rounds to them.
-    let subnormal = (f32::from_bits(magnitude) + 0.5)
-        .to_bits()
-        .wrapping_sub(0.5f32.to_bits());
-    let finite = if magnitude < 113 << 23 {
-        subnormal
-    } else {
-        normal
-    };
-    let result = if magnitude >= 143 << 23 {
-        0x7c00
-    } else {
-        finite as u16
-    };
-    if magnitude > 0x7f80_0000 {
-        0x7e00
-    } else {
-        sign | result
-    }
+    let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
+    let finite = if magnitude < 113 << 23 { subnormal } else { normal };
+    let result = if magnitude >= 143 << 23 { 0x7c00 } else { finite as u16 };
+    if magnitude > 0x7f80_0000 { 0x7e00 } else { sign | result }
 }

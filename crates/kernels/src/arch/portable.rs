@@ -1,14 +1,12 @@
 //! Plain code, 16 bytes at a time, which compilers turn into the vector instructions of the baseline processor.
-#![allow(clippy::as_conversions, reason = "array lengths and function pointers")]
+#![allow(clippy::as_conversions, reason = "a macro's literal patterns")]
 
-use core::array;
-
+use super::entry::entry_points;
 use super::half;
 use crate::dispatch::{Kernel, Level, Table};
 use crate::fold::Hints;
-use crate::generic::{
-    self, FoldJob, Lanes, Max, Min, Operation, Prod, Register, StageJob, Sum, partial,
-};
+use crate::generic::fold::{Fixed, Many, Tree};
+use crate::generic::{self, FoldJob, Lanes, Max, Min, Operation, PairJob, Prod, Register, Sum, partial};
 
 #[derive(Clone, Copy)]
 pub(super) struct Bytes16([u8; 16]);
@@ -34,59 +32,76 @@ impl Register for Bytes16 {
         unsafe { self.store(to) }
     }
 
-    #[inline(always)]
+    // Not inlined: it is much code for what happens once in a call, and there are hundreds of kernels.
+    #[inline(never)]
     unsafe fn load_partial(from: *const u8, len: usize) -> Bytes16 {
-        // SAFETY: the caller promises these bytes, fewer than 16.
+        // SAFETY: the caller promises these bytes, at most 16.
         Bytes16(unsafe { partial::read(from, len) }.to_le_bytes())
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn store_partial(self, to: *mut u8, len: usize) {
-        // SAFETY: the caller promises these bytes, fewer than 16.
+        // SAFETY: the caller promises these bytes, at most 16.
         unsafe { partial::write(u128::from_le_bytes(self.0), to, len) }
     }
-
-    #[inline(always)]
-    unsafe fn prefetch_for_writing(_: *const u8) {}
 }
 
-/// The elements of one register.
-macro_rules! split {
-    ($raw:expr, $type:ty) => {
-        array::from_fn(|i| {
-            <$type>::from_ne_bytes(array::from_fn(|j| $raw.0[i * size_of::<$type>() + j]))
-        })
+/// The elements of one register, and the register of some elements.
+macro_rules! elements {
+    ($type:ident, $split:ident, $join:ident) => {
+        #[inline(always)]
+        fn $split(raw: Bytes16) -> [$type; 16 / size_of::<$type>()] {
+            // SAFETY: both are 16 bytes, and every pattern is a number.
+            unsafe { core::mem::transmute(raw.0) }
+        }
+        #[inline(always)]
+        fn $join(elements: [$type; 16 / size_of::<$type>()]) -> Bytes16 {
+            // SAFETY: both are 16 bytes, none of them padding.
+            Bytes16(unsafe { core::mem::transmute::<[$type; 16 / size_of::<$type>()], [u8; 16]>(elements) })
+        }
     };
 }
+elements!(i8, split_i8, join_i8);
+elements!(i16, split_i16, join_i16);
+elements!(i32, split_i32, join_i32);
+elements!(i64, split_i64, join_i64);
+elements!(u16, split_u16, join_u16);
+elements!(u32, split_u32, join_u32);
+elements!(u64, split_u64, join_u64);
 
-/// The register of some elements.
-macro_rules! join {
-    ($elements:expr, $size:expr) => {{
-        let bytes = $elements.map(|x| x.to_ne_bytes());
-        Bytes16(array::from_fn(|i| bytes[i / $size][i % $size]))
-    }};
+#[inline(always)]
+fn split_u8(raw: Bytes16) -> [u8; 16] {
+    raw.0
+}
+
+#[inline(always)]
+fn join_u8(elements: [u8; 16]) -> Bytes16 {
+    Bytes16(elements)
 }
 
 macro_rules! lanewise {
     ($($name:ident = $operation:expr;)*) => {$(
         #[inline(always)]
         unsafe fn $name(a: Self::Acc, b: Self::Acc) -> Self::Acc {
-            array::from_fn(|i| $operation(a[i], b[i]))
+            let mut result = a;
+            for (x, y) in result.iter_mut().zip(b) {
+                *x = $operation(*x, y);
+            }
+            result
         }
     )*};
 }
 
 macro_rules! integers {
-    ($($name:ident $type:ident;)*) => {$(
+    ($($name:ident $type:ident $split:ident $join:ident;)*) => {$(
         struct $name;
         impl Lanes for $name {
             type Raw = Bytes16;
             type Acc = [$type; 16 / size_of::<$type>()];
-            const SIZE: usize = size_of::<$type>();
 
             #[inline(always)]
             unsafe fn widen(raw: Bytes16) -> Self::Acc {
-                split!(raw, $type)
+                $split(raw)
             }
             lanewise! {
                 sum = $type::wrapping_add;
@@ -96,12 +111,21 @@ macro_rules! integers {
             }
             #[inline(always)]
             unsafe fn narrow(acc: Self::Acc) -> Bytes16 {
-                join!(acc, size_of::<$type>())
+                $join(acc)
             }
         }
     )*};
 }
-integers! { I8 i8; I16 i16; I32 i32; I64 i64; U8 u8; U16 u16; U32 u32; U64 u64; }
+integers! {
+    I8 i8 split_i8 join_i8;
+    I16 i16 split_i16 join_i16;
+    I32 i32 split_i32 join_i32;
+    I64 i64 split_i64 join_i64;
+    U8 u8 split_u8 join_u8;
+    U16 u16 split_u16 join_u16;
+    U32 u32 split_u32 join_u32;
+    U64 u64 split_u64 join_u64;
+}
 
 /// The larger, the smaller, of two floats: NaN wins, -0 is less than +0. Equal values are of equal bits but for the
 /// signs of zeros, so that "and" and "or" of the bits choose between those.
@@ -117,11 +141,7 @@ macro_rules! extremes {
             } else {
                 zeros
             };
-            if a.is_nan() || b.is_nan() {
-                $type::NAN
-            } else {
-                ordered
-            }
+            if a.is_nan() || b.is_nan() { $type::NAN } else { ordered }
         }
         #[inline(always)]
         fn $min(a: $type, b: $type) -> $type {
@@ -133,11 +153,7 @@ macro_rules! extremes {
             } else {
                 zeros
             };
-            if a.is_nan() || b.is_nan() {
-                $type::NAN
-            } else {
-                ordered
-            }
+            if a.is_nan() || b.is_nan() { $type::NAN } else { ordered }
         }
     };
 }
@@ -146,17 +162,19 @@ extremes!(max_f64 min_f64 f64);
 
 /// `bits`: the type in memory; `type`: the type that is computed with.
 macro_rules! floats {
-    ($($name:ident $bits:ident $type:ident $max:ident $min:ident $from:expr, $to:expr;)*) => {$(
+    ($($name:ident $bits:ident $type:ident $split:ident $join:ident $max:ident $min:ident $from:expr, $to:expr;)*) => {$(
         struct $name;
         impl Lanes for $name {
             type Raw = Bytes16;
             type Acc = [$type; 16 / size_of::<$bits>()];
-            const SIZE: usize = size_of::<$bits>();
 
             #[inline(always)]
             unsafe fn widen(raw: Bytes16) -> Self::Acc {
-                let bits: [$bits; 16 / size_of::<$bits>()] = split!(raw, $bits);
-                bits.map($from)
+                let mut result = [0.0; 16 / size_of::<$bits>()];
+                for (x, bits) in result.iter_mut().zip($split(raw)) {
+                    *x = $from(bits);
+                }
+                result
             }
             lanewise! {
                 sum = |a, b| a + b;
@@ -166,67 +184,24 @@ macro_rules! floats {
             }
             #[inline(always)]
             unsafe fn narrow(acc: Self::Acc) -> Bytes16 {
-                let bits: [$bits; 16 / size_of::<$bits>()] = acc.map($to);
-                join!(bits, size_of::<$bits>())
+                let mut result = [0; 16 / size_of::<$bits>()];
+                for (bits, x) in result.iter_mut().zip(acc) {
+                    *bits = $to(x);
+                }
+                $join(result)
             }
         }
     )*};
 }
 floats! {
-    F16 u16 f32 max_f32 min_f32 half::from_float16, half::to_float16;
-    Bf16 u16 f32 max_f32 min_f32 half::from_bfloat16, half::to_bfloat16;
-    F32 u32 f32 max_f32 min_f32 f32::from_bits, |x: f32| if x.is_nan() { 0x7fc0_0000 } else { x.to_bits() };
-    F64 u64 f64 max_f64 min_f64 f64::from_bits, |x: f64| if x.is_nan() { 0x7ff8 << 48 } else { x.to_bits() };
+    F16 u16 f32 split_u16 join_u16 max_f32 min_f32 half::from_float16, half::to_float16;
+    Bf16 u16 f32 split_u16 join_u16 max_f32 min_f32 half::from_bfloat16, half::to_bfloat16;
+    F32 u32 f32 split_u32 join_u32 max_f32 min_f32 f32::from_bits, |x: f32| if x.is_nan() { 0x7fc0_0000 } else { x.to_bits() };
+    F64 u64 f64 split_u64 join_u64 max_f64 min_f64 f64::from_bits, |x: f64| if x.is_nan() { 0x7ff8 << 48 } else { x.to_bits() };
 }
 
-unsafe fn fold<L: Lanes, O: Operation>(job: &FoldJob, sources: &[*const u8]) {
-    // SAFETY: the caller's promise is the same.
-    unsafe { generic::fold::fold::<L, O>(job, sources) }
-}
-
-unsafe fn fold_and_stage<L: Lanes, O: Operation>(job: &StageJob) {
-    // SAFETY: the caller's promise is the same.
-    unsafe { generic::fold::fold_and_stage::<L, O>(job) }
-}
-
-unsafe fn copy(to: *mut u8, from: *const u8, len: usize, hints: Hints) {
-    // SAFETY: the caller's promise is the same.
-    unsafe { generic::copy::copy::<Bytes16>(to, from, len, hints) }
-}
-
-const fn kernel<L: Lanes, O: Operation>() -> Kernel {
-    Kernel {
-        fold: fold::<L, O>,
-        fold_and_stage: fold_and_stage::<L, O>,
-    }
-}
-
-/// The kernels in the order of the reductions' codes.
-const fn kernels<L: Lanes>() -> [Kernel; 4] {
-    [
-        kernel::<L, Sum>(),
-        kernel::<L, Max>(),
-        kernel::<L, Min>(),
-        kernel::<L, Prod>(),
-    ]
-}
-
-pub(crate) static PORTABLE: Table = Table {
-    level: Level::Portable,
-    // In the order of the data types' codes.
-    kernels: [
-        kernels::<I8>(),
-        kernels::<I16>(),
-        kernels::<I32>(),
-        kernels::<I64>(),
-        kernels::<U8>(),
-        kernels::<U16>(),
-        kernels::<U32>(),
-        kernels::<U64>(),
-        kernels::<F16>(),
-        kernels::<Bf16>(),
-        kernels::<F32>(),
-        kernels::<F64>(),
-    ],
-    copy,
-};
+entry_points!(
+    PORTABLE, Level::Portable, Bytes16,
+    lanes: [I8 I16 I32 I64 U8 U16 U32 U64 F16 Bf16 F32 F64],
+    trees: [Many, Fixed<2>, Many, Many, Many, Many, Many, Many, Many]
+);

@@ -1,29 +1,61 @@
-use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 
-use super::copy::copy;
-use super::{AHEAD, FoldJob, LINE, Lanes, Operation, Register, StageJob};
-use crate::fold::Hints;
+use super::copy::copy_line;
+use super::{AHEAD, FoldJob, LINE, Lanes, Operation, PairJob, Register};
+use crate::arch::prefetch_for_writing;
 
-/// The canonical tree over the sources' elements at one place.
-///
-/// # Safety
-/// For the methods: all sources have the bytes in question, and what the module says.
-pub(crate) trait Tree<L: Lanes> {
-    /// At a whole register's worth of bytes from `offset` on.
-    unsafe fn at(&self, offset: usize) -> L::Acc;
-    /// At `len` bytes from `offset` on: fewer than a register's worth.
-    unsafe fn at_partial(&self, offset: usize, len: usize) -> L::Acc;
-    /// The sources.
-    fn sources(&self) -> &[*const u8];
+/// A source's elements at `len` bytes from `offset` on: at least one, at most a register's worth, and that unless
+/// `PARTIAL`.
+#[inline(always)]
+unsafe fn leaf<L: Lanes, const PARTIAL: bool>(source: *const u8, offset: usize, len: usize) -> L::Acc {
+    let at = source.wrapping_add(offset);
+    let raw = if PARTIAL {
+        // SAFETY: the source has `len` bytes there.
+        unsafe { L::Raw::load_partial(at, len) }
+    } else {
+        // SAFETY: the source has a register's worth of bytes there.
+        unsafe { L::Raw::load(at) }
+    };
+    // SAFETY: the caller's promise is the same.
+    unsafe { L::widen(raw) }
 }
 
-/// A tree over a number of sources that the compiler knows: it stays in registers.
-pub(crate) struct Fixed<'a, L, O, const K: usize>(&'a [*const u8; K], PhantomData<(L, O)>);
+/// A way to fold the sources at one place.
+pub(crate) trait Tree {
+    /// The tree over these sources.
+    ///
+    /// # Panics
+    /// If there are fewer than the tree is for.
+    fn over(sources: &[*const u8]) -> Self;
 
-impl<L: Lanes, O: Operation, const K: usize> Fixed<'_, L, O, K> {
+    /// The canonical tree over the sources' elements at `len` bytes from `offset` on: at least one, at most a
+    /// register's worth, and that unless `PARTIAL`.
+    ///
+    /// # Safety
+    /// The sources that the tree is over still stand where they stood; all have these bytes; and what the module says.
+    unsafe fn at<L: Lanes, O: Operation, const PARTIAL: bool>(&self, offset: usize, len: usize) -> L::Acc;
+}
+
+/// The tree over `K` sources. Its elements stay in registers, and so do the pointers, for they are a copy: the
+/// compiler must assume that the caller's are written to.
+pub(crate) struct Fixed<const K: usize>([*const u8; K]);
+
+impl<const K: usize> Tree for Fixed<K> {
     #[inline(always)]
-    unsafe fn combine(mut a: [L::Acc; K]) -> L::Acc {
+    fn over(sources: &[*const u8]) -> Self {
+        Fixed(*sources.first_chunk().expect("the table's entry for this many sources"))
+    }
+
+    #[inline(always)]
+    unsafe fn at<L: Lanes, O: Operation, const PARTIAL: bool>(&self, offset: usize, len: usize) -> L::Acc {
+        // SAFETY: the sources have these bytes.
+        let mut a = [unsafe { leaf::<L, PARTIAL>(self.0[0], offset, len) }; K];
+        let mut j = 1;
+        while j < K {
+            // SAFETY: the sources have these bytes.
+            a[j] = unsafe { leaf::<L, PARTIAL>(self.0[j], offset, len) };
+            j += 1;
+        }
         let mut d = 1;
         while d < K {
             let mut j = 0;
@@ -38,90 +70,49 @@ impl<L: Lanes, O: Operation, const K: usize> Fixed<'_, L, O, K> {
     }
 }
 
-impl<L: Lanes, O: Operation, const K: usize> Tree<L> for Fixed<'_, L, O, K> {
-    #[inline(always)]
-    unsafe fn at(&self, offset: usize) -> L::Acc {
-        // SAFETY: the sources have these bytes.
-        let leaves = self.0.map(|source| unsafe { leaf::<L>(source, offset) });
-        // SAFETY: the caller's promise is the same.
-        unsafe { Self::combine(leaves) }
-    }
-
-    #[inline(always)]
-    unsafe fn at_partial(&self, offset: usize, len: usize) -> L::Acc {
-        // SAFETY: the sources have these bytes.
-        let leaves = self
-            .0
-            .map(|source| unsafe { leaf_partial::<L>(source, offset, len) });
-        // SAFETY: the caller's promise is the same.
-        unsafe { Self::combine(leaves) }
-    }
-
-    #[inline(always)]
-    fn sources(&self) -> &[*const u8] {
-        self.0
-    }
-}
-
-#[inline(always)]
-unsafe fn leaf<L: Lanes>(source: *const u8, offset: usize) -> L::Acc {
-    // SAFETY: inside the source.
-    let at = unsafe { source.add(offset) };
-    // SAFETY: the source has a register's worth of bytes there.
-    let raw = unsafe { L::Raw::load(at) };
-    // SAFETY: the caller's promise is the same.
-    unsafe { L::widen(raw) }
-}
-
-#[inline(always)]
-unsafe fn leaf_partial<L: Lanes>(source: *const u8, offset: usize, len: usize) -> L::Acc {
-    // SAFETY: inside the source.
-    let at = unsafe { source.add(offset) };
-    // SAFETY: the source has `len` bytes there.
-    let raw = unsafe { L::Raw::load_partial(at, len) };
-    // SAFETY: the caller's promise is the same.
-    unsafe { L::widen(raw) }
-}
-
-/// A tree over any number of sources.
+/// The tree over any number of sources.
 ///
-/// Eight consecutive sources whose first has a number divisible by eight are a complete subtree. Those are folded in
-/// registers; their results meet as in a binary counter: two complete subtrees of equal size, side by side, make one
-/// of twice the size. What remains at the end is folded from the right, as the canonical tree does.
-pub(crate) struct Many<'a, L, O>(&'a [*const u8], PhantomData<(L, O)>);
+/// Subtrees meet as in a binary counter: two complete ones of equal size, side by side, make one of twice the size.
+/// What remains at the end is folded from the right, as the canonical tree does.
+pub(crate) struct Many(*const [*const u8]);
 
-/// Sources of one subtree that stays in registers.
-const GROUP: usize = 8;
 /// More complete subtrees of different sizes than a slice of pointers can have.
 const DEPTH: usize = 61;
 
-impl<L: Lanes, O: Operation> Many<'_, L, O> {
-    /// `PARTIAL`: of `len` bytes; else of a whole register.
+impl Tree for Many {
     #[inline(always)]
-    unsafe fn tree<const PARTIAL: bool>(&self, offset: usize, len: usize) -> L::Acc {
+    fn over(sources: &[*const u8]) -> Self {
+        Many(sources)
+    }
+
+    #[inline(always)]
+    unsafe fn at<L: Lanes, O: Operation, const PARTIAL: bool>(&self, offset: usize, len: usize) -> L::Acc {
+        // SAFETY: the caller promises that they still stand there.
+        let sources = unsafe { &*self.0 };
         let mut subtrees = [const { MaybeUninit::<L::Acc>::uninit() }; DEPTH];
         let mut depth = 0;
-        for (number, group) in self.0.chunks(GROUP).enumerate() {
-            // SAFETY: the caller's promise is the same.
-            let mut acc = unsafe { few::<L, O, PARTIAL>(group, offset, len) };
-            if group.len() == GROUP {
-                for _ in 0..number.trailing_ones() {
-                    depth -= 1;
-                    // SAFETY: `depth` subtrees have been written: one for each bit set in `number`.
-                    let left = unsafe { subtrees[depth].assume_init() };
-                    // SAFETY: the caller's promise is the same.
-                    acc = unsafe { O::combine::<L>(left, acc) };
-                }
-            }
+        // SAFETY: the sources have these bytes.
+        let mut acc = unsafe { leaf::<L, PARTIAL>(sources[0], offset, len) };
+        let mut folded = 1;
+        while folded < sources.len() {
             subtrees[depth].write(acc);
             depth += 1;
+            // SAFETY: the sources have these bytes.
+            acc = unsafe { leaf::<L, PARTIAL>(sources[folded], offset, len) };
+            let mut complete = folded.trailing_ones();
+            while complete > 0 {
+                depth -= 1;
+                // SAFETY: the subtrees below `depth` have been written: one for each bit set in `folded`.
+                let left = unsafe { subtrees[depth].assume_init() };
+                // SAFETY: the caller's promise is the same.
+                acc = unsafe { O::combine::<L>(left, acc) };
+                complete -= 1;
+            }
+            folded += 1;
         }
-        depth -= 1;
-        // SAFETY: there is at least one source, so at least one subtree was written.
-        let mut acc = unsafe { subtrees[depth].assume_init() };
         while depth > 0 {
             depth -= 1;
-            // SAFETY: the first `depth` subtrees have been written.
+            // SAFETY: the subtrees below `depth` have been written.
             let left = unsafe { subtrees[depth].assume_init() };
             // SAFETY: the caller's promise is the same.
             acc = unsafe { O::combine::<L>(left, acc) };
@@ -130,237 +121,105 @@ impl<L: Lanes, O: Operation> Many<'_, L, O> {
     }
 }
 
-/// The tree over 1 to 8 sources.
-#[inline(always)]
-unsafe fn few<L: Lanes, O: Operation, const PARTIAL: bool>(
-    sources: &[*const u8],
-    offset: usize,
-    len: usize,
-) -> L::Acc {
-    macro_rules! fixed {
-        ($($k:literal)*) => {
-            match sources.len() {
-                $($k => {
-                    let sources = sources.first_chunk::<$k>().expect("this many sources");
-                    let tree = Fixed::<L, O, $k>(sources, PhantomData);
-                    if PARTIAL {
-                        // SAFETY: the caller's promise is the same.
-                        unsafe { tree.at_partial(offset, len) }
-                    } else {
-                        // SAFETY: the caller's promise is the same.
-                        unsafe { tree.at(offset) }
-                    }
-                })*
-                _ => unreachable!("a group has 1 to 8 sources"),
-            }
-        };
-    }
-    fixed!(1 2 3 4 5 6 7 8)
-}
-
-impl<L: Lanes, O: Operation> Tree<L> for Many<'_, L, O> {
-    #[inline(always)]
-    unsafe fn at(&self, offset: usize) -> L::Acc {
-        // SAFETY: the caller's promise is the same.
-        unsafe { self.tree::<false>(offset, L::Raw::BYTES) }
-    }
-
-    #[inline(always)]
-    unsafe fn at_partial(&self, offset: usize, len: usize) -> L::Acc {
-        // SAFETY: the caller's promise is the same.
-        unsafe { self.tree::<true>(offset, len) }
-    }
-
-    #[inline(always)]
-    fn sources(&self) -> &[*const u8] {
-        self.0
-    }
-}
-
-/// The fold of any number of sources.
-///
-/// # Safety
-/// The pointers of the job and the sources are valid for `job.len` bytes, there is at least one source, and what the
-/// module says.
-#[inline(always)]
-pub(crate) unsafe fn fold<L: Lanes, O: Operation>(job: &FoldJob, sources: &[*const u8]) {
-    macro_rules! fixed {
-        ($($k:literal)*) => {
-            match sources.len() {
-                $($k => {
-                    let sources = sources.first_chunk::<$k>().expect("this many sources");
-                    // SAFETY: the caller's promise is the same.
-                    unsafe { fold_tree(job, &Fixed::<L, O, $k>(sources, PhantomData)) }
-                })*
-                // SAFETY: the caller's promise is the same.
-                _ => unsafe { fold_tree(job, &Many::<L, O>(sources, PhantomData)) },
-            }
-        };
-    }
-    fixed!(1 2 3 4 5 6 7 8)
-}
-
-#[inline(always)]
-unsafe fn fold_tree<L: Lanes, T: Tree<L>>(job: &FoldJob, tree: &T) {
-    if job.take_ownership {
-        // SAFETY: the caller's promise is the same.
-        unsafe { take_first_lines(job, tree) }
-    }
-    let mut start = 0;
-    if let Some(head) = streaming_head::<L>(job) {
-        // SAFETY: `head <= len`, and the bytes from `head` on are aligned.
-        unsafe { fold_range(job, tree, 0, head, false) }
-        start = head;
-    }
-    // SAFETY: the caller's promise is the same; `start > 0` or aligned only if streaming.
-    unsafe {
-        fold_range(
-            job,
-            tree,
-            start,
-            job.len,
-            streaming_head::<L>(job).is_some(),
-        )
-    }
-}
-
-/// The bytes before the first cache line of the output, if the output is to be streamed and a whole number of
-/// elements leads there.
-#[inline(always)]
-fn streaming_head<L: Lanes>(job: &FoldJob) -> Option<usize> {
-    if !job.streaming {
-        return None;
-    }
-    let head = job.output.addr().wrapping_neg() % LINE;
-    (head.is_multiple_of(L::SIZE) && head + LINE <= job.len).then_some(head)
-}
-
-#[inline(always)]
-unsafe fn take_first_lines<L: Lanes, T: Tree<L>>(job: &FoldJob, tree: &T) {
-    for &source in tree.sources() {
-        if source != job.own {
-            let mut offset = 0;
-            while offset < job.len.min(AHEAD) {
-                // SAFETY: any address will do.
-                unsafe { L::Raw::prefetch_for_writing(source.wrapping_add(offset)) }
-                offset += LINE;
-            }
-        }
-    }
-}
-
-/// Folds the bytes from `start` to `end`.
+/// Folds the bytes from `job.start` to `job.end`. Each step reads all sources before it writes, so the output may be
+/// one of them.
 ///
 /// ```text
-/// fewer bytes than a register: one partial step
-/// last = the fold of the last register's worth       // first: the output may be one of the sources
-/// for each cache line:       ask for the sources' lines 2 KiB ahead, if wanted
-///                            store the fold of its registers' worth
-/// for each register's worth: store its fold
-/// store last                                         // overlaps what was stored, with the same bytes
+/// for each cache line:        ask for the sources' lines 2 KiB ahead, if wanted
+///                             for each register's worth: store the tree over the sources
+/// for each register's worth or less that is left: the same
 /// ```
 ///
 /// # Safety
-/// As `fold`; with `streaming` the output is aligned to a cache line at `start`.
+/// See `FoldJob`; and what the module says.
 #[inline(always)]
-unsafe fn fold_range<L: Lanes, T: Tree<L>>(
-    job: &FoldJob,
-    tree: &T,
-    start: usize,
-    end: usize,
-    streaming: bool,
-) {
-    let step = L::Raw::BYTES;
-    let len = end - start;
-    if len < step {
-        if len > 0 {
-            // SAFETY: the sources have these bytes.
-            let acc = unsafe { tree.at_partial(start, len) };
-            // SAFETY: the outputs have these bytes.
-            unsafe { put_partial::<L>(job, acc, start, len) }
-        }
-        return;
-    }
-    // SAFETY: the sources have these bytes.
-    let last = unsafe { tree.at(end - step) };
+pub(crate) unsafe fn fold<L: Lanes, O: Operation, T: Tree>(job: &FoldJob<'_>) {
+    let FoldJob { sources, wanted, output, start, end } = *job;
+    let tree = T::over(sources);
     let mut offset = start;
     while offset + LINE <= end {
-        if job.take_ownership && offset + AHEAD < job.len {
-            for &source in tree.sources() {
-                if source != job.own {
-                    // SAFETY: any address will do.
-                    unsafe { L::Raw::prefetch_for_writing(source.wrapping_add(offset + AHEAD)) }
-                }
+        if offset + AHEAD < end {
+            for source in wanted {
+                prefetch_for_writing(source.wrapping_add(offset + AHEAD));
             }
         }
-        let line_end = offset + LINE;
-        while offset < line_end {
-            // SAFETY: the sources have these bytes.
-            let acc = unsafe { tree.at(offset) };
-            // SAFETY: the outputs have these bytes; alignment as promised, and lines are whole registers.
-            unsafe { put::<L>(job, acc, offset, streaming) }
-            offset += step;
-        }
+        // SAFETY: these bytes are of the job.
+        unsafe { fold_line::<L, O, T>(&tree, offset, output.wrapping_add(offset - start), false) }
+        offset += LINE;
     }
-    while offset + step <= end {
-        // SAFETY: the sources have these bytes.
-        let acc = unsafe { tree.at(offset) };
-        // SAFETY: the outputs have these bytes.
-        unsafe { put::<L>(job, acc, offset, false) }
-        offset += step;
-    }
-    if offset < end {
-        // SAFETY: the outputs have these bytes.
-        unsafe { put::<L>(job, last, end - step, false) }
+    while offset < end {
+        let len = (end - offset).min(L::Raw::BYTES);
+        // SAFETY: these bytes are of the job.
+        let acc = unsafe { tree.at::<L, O, true>(offset, len) };
+        // SAFETY: the caller's promise is the same.
+        let raw = unsafe { L::narrow(acc) };
+        // SAFETY: the output has `len` bytes there.
+        unsafe { raw.store_partial(output.wrapping_add(offset - start), len) }
+        offset += len;
     }
 }
 
-#[inline(always)]
-unsafe fn put<L: Lanes>(job: &FoldJob, acc: L::Acc, offset: usize, streaming: bool) {
-    // SAFETY: the caller's promise is the same.
-    let raw = unsafe { L::narrow(acc) };
-    // SAFETY: inside the output.
-    let output = unsafe { job.output.add(offset) };
-    if streaming {
-        // SAFETY: the output has a register's worth of bytes there, aligned.
-        unsafe { raw.store_streaming(output) }
-    } else {
-        // SAFETY: the output has a register's worth of bytes there.
-        unsafe { raw.store(output) }
-    }
-    if !job.also.is_null() {
-        // SAFETY: inside the second output.
-        let also = unsafe { job.also.add(offset) };
-        // SAFETY: the second output has a register's worth of bytes there.
-        unsafe { raw.store(also) }
-    }
-}
-
-#[inline(always)]
-unsafe fn put_partial<L: Lanes>(job: &FoldJob, acc: L::Acc, offset: usize, len: usize) {
-    // SAFETY: the caller's promise is the same.
-    let raw = unsafe { L::narrow(acc) };
-    // SAFETY: inside the output.
-    let output = unsafe { job.output.add(offset) };
-    // SAFETY: the output has `len` bytes there.
-    unsafe { raw.store_partial(output, len) }
-    if !job.also.is_null() {
-        // SAFETY: inside the second output.
-        let also = unsafe { job.also.add(offset) };
-        // SAFETY: the second output has `len` bytes there.
-        unsafe { raw.store_partial(also, len) }
-    }
-}
-
-/// The fold of two, and a copy.
+/// Folds the `LINE` bytes from `offset` on.
 ///
 /// # Safety
-/// As `fold`, and `next` and `stage` are valid for `stage_len` bytes.
+/// The sources have these bytes, and so has `output`, which is aligned to a line if `streaming`; and what the module
+/// says.
 #[inline(always)]
-pub(crate) unsafe fn fold_and_stage<L: Lanes, O: Operation>(job: &StageJob) {
-    let tree = Fixed::<L, O, 2>(&job.sources, PhantomData);
-    // SAFETY: the caller's promise is the same.
-    unsafe { fold_tree(&job.fold, &tree) }
-    // SAFETY: the caller's promise is the same; the stage is shared memory and the input is not, so they are apart.
-    unsafe { copy::<L::Raw>(job.stage, job.next, job.stage_len, Hints::default()) }
+unsafe fn fold_line<L: Lanes, O: Operation, T: Tree>(tree: &T, offset: usize, output: *mut u8, streaming: bool) {
+    let mut at = 0;
+    while at < LINE {
+        // SAFETY: the sources have these bytes.
+        let acc = unsafe { tree.at::<L, O, false>(offset + at, L::Raw::BYTES) };
+        // SAFETY: the caller's promise is the same.
+        let raw = unsafe { L::narrow(acc) };
+        if streaming {
+            // SAFETY: the output has a register's worth of bytes there, aligned.
+            unsafe { raw.store_streaming(output.wrapping_add(at)) }
+        } else {
+            // SAFETY: the output has a register's worth of bytes there.
+            unsafe { raw.store(output.wrapping_add(at)) }
+        }
+        at += L::Raw::BYTES;
+    }
 }
+
+/// Folds two sources, and copies as many bytes.
+///
+/// ```text
+/// for each STEP bytes: for each cache line: ask for the peer's line 2 KiB ahead, if wanted
+///                                           store the fold
+///                      for each cache line: copy it to the stage, if there is one
+/// ```
+///
+/// The loads of one half hide the waits of the other.
+///
+/// # Safety
+/// See `PairJob`; and what the module says.
+#[inline(always)]
+pub(crate) unsafe fn fold_pair<L: Lanes, O: Operation>(job: &PairJob) {
+    let PairJob { sources, wanted, wanted_len, output, next, stage, len, streaming } = *job;
+    let tree = Fixed(sources);
+    let mut offset = 0;
+    while offset < len {
+        let step = offset;
+        while offset < step + STEP {
+            if offset + AHEAD < wanted_len {
+                prefetch_for_writing(wanted.wrapping_add(offset + AHEAD));
+            }
+            // SAFETY: these bytes are of the job, which is a whole number of steps.
+            unsafe { fold_line::<L, O, _>(&tree, offset, output.wrapping_add(offset), streaming) }
+            offset += LINE;
+        }
+        if !stage.is_null() {
+            let mut staged = step;
+            while staged < offset {
+                // SAFETY: these bytes are of the job.
+                unsafe { copy_line::<L::Raw>(stage.wrapping_add(staged), next.wrapping_add(staged), false) }
+                staged += LINE;
+            }
+        }
+    }
+}
+
+/// Bytes folded, and bytes copied, at a time.
+pub(crate) const STEP: usize = 4 * LINE;

@@ -31,23 +31,17 @@ pub(crate) trait Register: Copy {
     /// The bytes are valid for writes, and aligned to `BYTES`.
     unsafe fn store_streaming(self, to: *mut u8);
 
-    /// Reads `len < BYTES` bytes and not one more; the others are zero.
+    /// Reads `len` bytes, at least one and at most `BYTES`, and not one more; the others are zero.
     ///
     /// # Safety
     /// The bytes are valid for reads.
     unsafe fn load_partial(from: *const u8, len: usize) -> Self;
 
-    /// Writes the first `len < BYTES` bytes and not one more.
+    /// Writes the first `len` bytes, at least one and at most `BYTES`, and not one more.
     ///
     /// # Safety
     /// The bytes are valid for writes.
     unsafe fn store_partial(self, to: *mut u8, len: usize);
-
-    /// Asks for a cache line, to write to it soon. Any address will do.
-    ///
-    /// # Safety
-    /// Only what the module says.
-    unsafe fn prefetch_for_writing(at: *const u8);
 }
 
 /// How a data type lies in a register, and its arithmetic.
@@ -59,8 +53,6 @@ pub(crate) trait Lanes {
     type Raw: Register;
     /// What is computed with: for 16-bit floats the widened elements.
     type Acc: Copy;
-    /// Size of an element in bytes.
-    const SIZE: usize;
 
     unsafe fn widen(raw: Self::Raw) -> Self::Acc;
     unsafe fn sum(a: Self::Acc, b: Self::Acc) -> Self::Acc;
@@ -92,33 +84,50 @@ macro_rules! operation {
 }
 operation!(Sum sum, Max max, Min min, Prod prod);
 
-/// One fold. The sources are handed over beside it.
-pub(crate) struct FoldJob {
+/// One fold, of the bytes from `start` to `end` of the sources.
+///
+/// # Safety
+/// Every source is valid for reads of these bytes, and the output for writes of as many; there is at least one source.
+/// The output is none of the sources, or exactly the bytes of one, or apart from all.
+#[derive(Clone, Copy)]
+pub(crate) struct FoldJob<'a> {
+    pub(crate) sources: &'a [*const u8],
+    /// Those of the sources whose cache lines are to be fetched for writing, further ahead than the first `AHEAD`
+    /// bytes of the job.
+    pub(crate) wanted: &'a [*const u8],
+    /// Where the byte at `start` goes.
     pub(crate) output: *mut u8,
-    /// A second output, or null.
-    pub(crate) also: *mut u8,
-    /// This rank's input: the source that is not shared.
-    pub(crate) own: *const u8,
-    /// Length in bytes of each source and output.
-    pub(crate) len: usize,
-    /// Only if `output` is none of the sources.
-    pub(crate) streaming: bool,
-    pub(crate) take_ownership: bool,
+    pub(crate) start: usize,
+    pub(crate) end: usize,
 }
 
-/// A fold of two and a copy. `fold.also` is null.
-pub(crate) struct StageJob {
-    pub(crate) fold: FoldJob,
+/// A fold of two sources and, unless `stage` is null, a copy of as many bytes.
+///
+/// # Safety
+/// Sources and `next` are valid for reads, and output and `stage` for writes, of `len` bytes, a multiple of
+/// `fold::STEP`. What is staged is apart from the output, and the stage from everything; the output is as in `FoldJob`.
+/// With `streaming` the output is none of the sources, and aligned to a cache line.
+#[derive(Clone, Copy)]
+pub(crate) struct PairJob {
     /// In rank order.
     pub(crate) sources: [*const u8; 2],
-    /// `stage_len` bytes to be copied from here...
+    /// That of the sources whose cache lines are to be fetched for writing, and how many bytes it has from here on.
+    /// The first `AHEAD` bytes are not asked for.
+    pub(crate) wanted: *const u8,
+    pub(crate) wanted_len: usize,
+    pub(crate) output: *mut u8,
     pub(crate) next: *const u8,
-    /// ... to here.
     pub(crate) stage: *mut u8,
-    pub(crate) stage_len: usize,
+    pub(crate) len: usize,
+    pub(crate) streaming: bool,
 }
 
 /// How far ahead of the loop lines are asked for, in bytes.
 pub(crate) const AHEAD: usize = 2048;
 /// Size of a cache line in bytes.
 pub(crate) const LINE: usize = 64;
+
+/// Bytes from an address to the next cache line.
+pub(crate) fn to_next_line(address: usize) -> usize {
+    address.wrapping_neg() % LINE
+}

@@ -1,9 +1,9 @@
-//! Fewer than 16 bytes, without a loop and without touching a byte more.
+//! Up to 16 bytes, without a loop and without touching a byte more.
 //!
 //! Two reads that overlap in the middle cover any length; where they overlap they have the same bytes. (If a peer
 //! breaks the protocol and writes between the two, the value is some mixture, which is no worse than either.)
 
-/// The `len < 16` bytes as a little-endian number.
+/// The `len <= 16` bytes as a little-endian number.
 ///
 /// # Safety
 /// The bytes are valid for reads.
@@ -35,7 +35,7 @@ pub(crate) unsafe fn read(from: *const u8, len: usize) -> u128 {
     }
 }
 
-/// Writes the lowest `len < 16` bytes of a number, little-endian.
+/// Writes the lowest `len <= 16` bytes of a number, little-endian.
 ///
 /// # Safety
 /// The bytes are valid for writes.
@@ -47,31 +47,19 @@ pub(crate) unsafe fn write(value: u128, to: *mut u8, len: usize) {
         unsafe { to.cast::<u64>().write_unaligned((value as u64).to_le()) }
         let high = (value >> (8 * (len - 8))) as u64;
         // SAFETY: the last 8 of at least 8 bytes.
-        unsafe {
-            to.wrapping_add(len - 8)
-                .cast::<u64>()
-                .write_unaligned(high.to_le())
-        }
+        unsafe { to.wrapping_add(len - 8).cast::<u64>().write_unaligned(high.to_le()) }
     } else if len >= 4 {
         // SAFETY: the first 4 of at least 4 bytes.
         unsafe { to.cast::<u32>().write_unaligned((value as u32).to_le()) }
         let high = ((value as u64) >> (8 * (len - 4))) as u32;
         // SAFETY: the last 4 of at least 4 bytes.
-        unsafe {
-            to.wrapping_add(len - 4)
-                .cast::<u32>()
-                .write_unaligned(high.to_le())
-        }
+        unsafe { to.wrapping_add(len - 4).cast::<u32>().write_unaligned(high.to_le()) }
     } else if len >= 2 {
         // SAFETY: the first 2 of at least 2 bytes.
         unsafe { to.cast::<u16>().write_unaligned((value as u16).to_le()) }
         let high = ((value as u32) >> (8 * (len - 2))) as u16;
         // SAFETY: the last 2 of at least 2 bytes.
-        unsafe {
-            to.wrapping_add(len - 2)
-                .cast::<u16>()
-                .write_unaligned(high.to_le())
-        }
+        unsafe { to.wrapping_add(len - 2).cast::<u16>().write_unaligned(high.to_le()) }
     } else if len == 1 {
         // SAFETY: the only byte.
         unsafe { to.write(value as u8) }
@@ -85,7 +73,7 @@ mod tests {
     #[test]
     fn every_length_round_trips_and_leaves_the_rest() {
         let from: [u8; 16] = core::array::from_fn(|i| u8::try_from(i + 1).unwrap());
-        for len in 0..16 {
+        for len in 0..=16 {
             // SAFETY: `len` of 16 bytes.
             let value = unsafe { read(from.as_ptr(), len) };
             let mut expected = [0; 16];

@@ -1,0 +1,41 @@
+//! The entry points of an instruction set. A macro, because a function's instruction set is part of its definition.
+
+/// Makes the functions `fold`, `fold_pair`, `copy` and the table of them. `lanes` are those of the integers,
+/// signed and then unsigned, and of the floats, the smallest first: the order of the data types' codes. `trees` are
+/// those over 1 to 8 sources, and over any number.
+macro_rules! entry_points {
+    (
+        $table:ident, $level:expr, $raw:ty, $(#[$instructions:meta])?
+        lanes: [$($lanes:ident)*], trees: [$($tree:ty),*]
+    ) => {
+        $(#[$instructions])?
+        unsafe fn fold<L: Lanes, O: Operation, T: Tree>(job: &FoldJob<'_>) {
+            // SAFETY: the caller's promise is the same.
+            unsafe { generic::fold::fold::<L, O, T>(job) }
+        }
+
+        $(#[$instructions])?
+        unsafe fn fold_pair<L: Lanes, O: Operation>(job: &PairJob) {
+            // SAFETY: the caller's promise is the same.
+            unsafe { generic::fold::fold_pair::<L, O>(job) }
+        }
+
+        $(#[$instructions])?
+        unsafe fn copy(to: *mut u8, from: *const u8, len: usize, hints: Hints) {
+            // SAFETY: the caller's promise is the same.
+            unsafe { generic::copy::copy::<$raw>(to, from, len, hints) }
+        }
+
+        const fn kernel<L: Lanes, O: Operation>() -> Kernel {
+            Kernel { fold: [$(fold::<L, O, $tree>),*], pair: fold_pair::<L, O>, copy }
+        }
+
+        /// The kernels in the order of the reductions' codes.
+        const fn kernels<L: Lanes>() -> [Kernel; 4] {
+            [kernel::<L, Sum>(), kernel::<L, Max>(), kernel::<L, Min>(), kernel::<L, Prod>()]
+        }
+
+        pub(crate) static $table: Table = Table { level: $level, kernels: [$(kernels::<$lanes>()),*], copy };
+    };
+}
+pub(crate) use entry_points;
