@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 
-use types::Rank;
+use foldcast::Rank;
 
 use super::launch;
 

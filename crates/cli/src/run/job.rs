@@ -3,11 +3,11 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use foldcast::{Ending, Rank};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, kill_process_group, wait};
 use rustix::time::Timespec;
-use types::{Ending, Rank};
 
 use super::ending::Ladder;
 use super::guard::Guard;

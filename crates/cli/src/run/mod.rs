@@ -16,7 +16,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-use shm::launcher as launch;
+use foldcast::launch;
 
 mod cores;
 mod ending;

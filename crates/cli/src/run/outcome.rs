@@ -1,7 +1,7 @@
 //! Which rank failed first and how, and what the launcher says and returns for it.
 
-use types::error::signal_name;
-use types::{Ending, Rank};
+use foldcast::error::signal_name;
+use foldcast::{Ending, Rank};
 
 use super::{LAUNCHER_FAILED, Refusal};
 

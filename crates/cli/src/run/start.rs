@@ -4,8 +4,8 @@ use std::io::{self, ErrorKind, IsTerminal};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 
+use foldcast::Rank;
 use rustix::process::{Pid, Resource, Signal, getpid, getrlimit, set_child_subreaper};
-use types::Rank;
 
 use super::guard::Guard;
 use super::job::{Job, RankProcess, Stream, Target};

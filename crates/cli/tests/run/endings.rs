@@ -3,9 +3,9 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use foldcast::launch::Client;
+use foldcast::{Ending, Rank};
 use rustix::process::Signal;
-use shm::launcher::Client;
-use types::{Ending, Rank};
 
 use crate::support::{FOLDCAST, Launch, children_in_state, eventually, state};
 
