@@ -26,7 +26,7 @@ def test_the_page_stands_in_its_example():
     assert "\n" + PAGE in (EXAMPLES / "allreduce_page.py").read_text()
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("size", [1, 4])
 def test_allreduce_page(ranks, size):
     job = ranks.script(size, [str(EXAMPLES / "allreduce_page.py")])
     lines_of_ranks(job, size, "gave .*: the sum over all ranks, the same on each")
@@ -36,7 +36,7 @@ def test_allreduce_page(ranks, size):
     assert len(received) == 1, "every rank receives the same"
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, 3])
 def test_keras_data_parallel(ranks, size):
     job = ranks.script(size, [str(EXAMPLES / "keras_data_parallel.py")])
     lines_of_ranks(job, size, r"40 steps, loss .*, equal to one rank's within .*")

@@ -85,10 +85,6 @@ def override_body(rank, size):
         return session.run(gradient, {fed: [1.0, 2.0]}).tolist()
 
 
-def test_gradient_override_map(ranks):
-    assert ranks(2, override_body).results == [[20.0, 20.0]] * 2
-
-
 def function_body(rank, size):
     import tensorflow as tf
     from npu_bridge.hccl import hccl_ops
@@ -103,10 +99,6 @@ def function_body(rank, size):
     eager = hccl_ops.allreduce(tf.constant([1.0 + rank]), "max")
     reduced, gradient = step(tf.constant([1.0 + rank]))
     return [eager.numpy().tolist(), reduced.numpy().tolist(), gradient.numpy().tolist()]
-
-
-def test_eager_and_function(ranks):
-    assert ranks(2, function_body).results == [[[2.0], [3.0], [2.0]]] * 2
 
 
 def refusals_body(rank, size):
@@ -143,5 +135,19 @@ def refusals_body(rank, size):
         assert session.run(hccl_ops.allreduce(value, "sum")).tolist() == [2.0]
 
 
-def test_refusals(ranks):
-    ranks(2, refusals_body)
+def small_bodies(rank, size):
+    # Eager mode comes first: the others turn it off.
+    return {
+        "eager and function": function_body(rank, size),
+        "gradient_override_map": override_body(rank, size),
+        "refusals": refusals_body(rank, size),
+    }
+
+
+def test_eager_function_override_and_refusals(ranks):
+    expected = {
+        "eager and function": [[2.0], [3.0], [2.0]],
+        "gradient_override_map": [20.0, 20.0],
+        "refusals": None,
+    }
+    assert ranks(2, small_bodies).results == [expected] * 2
