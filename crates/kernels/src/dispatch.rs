@@ -74,6 +74,7 @@ impl core::error::Error for LevelError {}
 /// The kernels of one data type and reduction. To be called with what `FoldJob` and `PairJob` ask for, on a processor
 /// that has the instruction set.
 pub(crate) struct Kernel {
+    pub(crate) level: Level,
     /// For 1 to 8 sources, and for any number.
     pub(crate) fold: [unsafe fn(&FoldJob<'_>); 9],
     /// For two, with a copy.

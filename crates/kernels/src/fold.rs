@@ -62,6 +62,12 @@ impl Fold {
         self.dtype
     }
 
+    /// The instruction set.
+    #[must_use]
+    pub const fn level(self) -> Level {
+        self.kernel.level
+    }
+
     /// How elements are combined.
     #[must_use]
     pub const fn reduction(self) -> Reduction {

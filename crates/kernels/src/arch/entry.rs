@@ -27,7 +27,7 @@ macro_rules! entry_points {
         }
 
         const fn kernel<L: Lanes, O: Operation>() -> Kernel {
-            Kernel { fold: [$(fold::<L, O, $tree>),*], pair: fold_pair::<L, O>, copy }
+            Kernel { level: $level, fold: [$(fold::<L, O, $tree>),*], pair: fold_pair::<L, O>, copy }
         }
 
         /// The kernels in the order of the reductions' codes.

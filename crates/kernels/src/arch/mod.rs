@@ -11,15 +11,17 @@ pub(crate) use portable::PORTABLE;
 /// Asks for a cache line, to write to it soon. Any address will do.
 #[inline(always)]
 pub(crate) fn prefetch_for_writing(at: *const u8) {
+    // Not the intrinsic: without a target feature of its own it becomes a prefetch for reading. To every x86-64
+    // processor this is an instruction, to those without the feature one that does nothing.
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch takes any address, and processors without this one ignore it.
+    // SAFETY: a prefetch takes any address.
     unsafe {
-        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_ET0 }>(at.cast());
+        core::arch::asm!("prefetchw [{}]", in(reg) at, options(nomem, nostack, preserves_flags));
     }
     #[cfg(target_arch = "aarch64")]
     // SAFETY: a prefetch takes any address.
     unsafe {
-        core::arch::asm!("prfm pstl1keep, [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
+        core::arch::asm!("prfm pstl1keep, [{}]", in(reg) at, options(nomem, nostack, preserves_flags));
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = at;
