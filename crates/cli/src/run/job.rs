@@ -340,8 +340,9 @@ impl Job {
         }
         self.hint_at = None;
         if self.running() > 0 && !self.ladder.has_begun() {
-            let count = self.running();
-            let text = format!("foldcast run: {count} ranks go on after SIGINT; a second one kills them\n");
+            let (running, all) = (self.running(), self.ranks.len());
+            let text =
+                format!("foldcast run: still there after SIGINT: {running} of {all} ranks; a second one kills\n");
             self.err.lines().extend_from_slice(text.as_bytes());
         }
     }

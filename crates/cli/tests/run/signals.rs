@@ -68,7 +68,9 @@ const STUBBORN: &str = "trap '' INT TERM HUP; echo ready; sleep 1000 & while :; 
 fn a_second_sigint_kills_ranks_that_ignore_the_first() {
     let run = start(STUBBORN);
     run.signal(Signal::INT);
-    eventually("the hint", || run.err().contains("3 ranks go on after SIGINT; a second one kills them").then_some(()));
+    eventually("the hint", || {
+        run.err().contains("still there after SIGINT: 3 of 3 ranks; a second one kills").then_some(())
+    });
     assert!(run.others().len() > 3, "nobody is killed by the first");
     run.signal(Signal::INT);
     let run = run.finish();

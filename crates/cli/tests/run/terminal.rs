@@ -80,7 +80,7 @@ fn a_second_ctrl_c_kills() {
     let mut terminal = Terminal::start(&["-n", "2", "sh", "-c", script]);
     terminal.await_text(2, "ready");
     terminal.keyboard.write_all(b"\x03").unwrap();
-    terminal.await_text(1, "2 ranks go on after SIGINT");
+    terminal.await_text(1, "still there after SIGINT: 2 of 2 ranks");
     terminal.keyboard.write_all(b"\x03").unwrap();
     let status = eventually("the end of foldcast", || terminal.run.child.try_wait().unwrap());
     assert_eq!(status.code(), Some(130), "{}", terminal.screen());
