@@ -132,6 +132,11 @@ impl Ask {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn for_test(key: GroupKey) -> Ask {
+        Ask { key, since: Instant::now(), cell: Weak::new() }
+    }
+
     pub(crate) fn is_wanted(&self) -> bool {
         self.cell.strong_count() > 0
     }

@@ -275,6 +275,11 @@ impl Monitor {
 
     fn answer_callers(&mut self) {
         let world = &self.world;
+        if world.left(world.rank()).is_some() {
+            // The end of the connection tells those who wait that this rank will make no memory any more.
+            self.callers.clear();
+            self.listener = None;
+        }
         let mut busy = false;
         self.callers.retain(|_, caller| {
             let Some((group, rank)) = caller.wants else { return caller.since.elapsed() < SILENCE_LIMIT };
@@ -408,3 +413,6 @@ fn read_answer(world: &Arc<World>, ask: &Ask, packet: Packet) -> Result<GroupWin
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

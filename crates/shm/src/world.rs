@@ -180,6 +180,8 @@ impl World {
         life.calls.store(calls, Ordering::Relaxed);
         life.state.store(LEFT, Ordering::Release);
         self.ring_all();
+        // Whoever waits for this rank to make a group's memory is told by the monitor.
+        self.ring_bell();
     }
 
     /// What is known of a rank. Once it is gone, all that it ever wrote is visible.

@@ -1,9 +1,12 @@
 //! Deaths are noticed, with their reasons, and only deaths are.
 
+use std::os::unix::process::ExitStatusExt;
 use std::thread;
 use std::time::Duration;
 
-use crate::harness::{world, world_with};
+use types::Ending;
+
+use crate::harness::{Launcher, Rank, Start, new_key, world, world_with};
 
 #[test]
 fn a_killed_rank_is_noticed_by_all_that_sleep() {
@@ -88,4 +91,53 @@ fn a_forked_child_is_refused_and_its_exit_says_nothing() {
             assert_eq!(rank.ask("take g"), "joined s");
         }
     }
+}
+
+#[test]
+fn the_launcher_knows_what_the_kernel_does_not_say() {
+    let launcher = Launcher::start(3);
+    let key = new_key();
+    let start = |rank| Start { handles: false, ..launcher.start_of(&key, rank, 3) };
+    let mut ranks: Vec<Rank> = (0..3).map(|rank| start(rank).spawn()).collect();
+    for rank in &mut ranks {
+        assert_eq!(rank.hear(), "met");
+    }
+    // The notice alone is no death: a shell may have ended that stood before the rank.
+    launcher.announce(2, Ending::Exited(66));
+    thread::sleep(Duration::from_millis(150));
+    assert_eq!(ranks[0].ask("fate 2"), "Alive");
+    ranks[2].kill();
+    assert_eq!(ranks[0].ask("await-gone 2"), "Gone(Exited(66))");
+    assert_eq!(ranks[1].ask("await-gone 2"), "Gone(Exited(66))");
+}
+
+#[test]
+fn a_rank_that_never_came_is_known_by_the_launchers_word() {
+    let launcher = Launcher::start(3);
+    let key = new_key();
+    let mut ranks = [launcher.start_of(&key, 0, 3).spawn(), launcher.start_of(&key, 2, 3).spawn()];
+    launcher.announce(1, Ending::Exited(127));
+    for rank in &mut ranks {
+        let said = rank.hear();
+        assert!(said.contains("rank 1 exited with status 127"), "{said}");
+    }
+}
+
+#[test]
+fn ranks_die_with_their_launcher() {
+    const SIGKILL: i32 = 9;
+    let launcher = Launcher::start(3);
+    let key = new_key();
+    let mut met: Vec<Rank> = (0..2).map(|rank| launcher.start_of(&key, rank, 2).spawn()).collect();
+    for rank in &mut met {
+        assert_eq!(rank.hear(), "met");
+    }
+    let mut meeting = launcher.start_of(&new_key(), 1, 3).spawn();
+    // It has connected when a notice would reach it; a moment is enough for that, or else it ends otherwise below.
+    thread::sleep(Duration::from_millis(700));
+    drop(launcher);
+    for rank in &mut met {
+        assert_eq!(rank.wait().signal(), Some(SIGKILL));
+    }
+    assert_eq!(meeting.wait().signal(), Some(SIGKILL));
 }

@@ -89,3 +89,22 @@ fn only_members_get_the_memory() {
     assert_eq!(ranks[1].ask("ask g 1,9 0 s"), "asked");
     assert!(ranks[1].ask("take g").contains("ranks below 3"));
 }
+
+#[test]
+fn memory_that_cannot_be_had_is_a_clear_error_for_all() {
+    let mut ranks = world(3);
+    assert_eq!(ranks[1].ask("ask g 0,1,2 0 s"), "asked");
+    assert_eq!(ranks[0].ask("limit-files 100000"), "limited");
+    assert_eq!(ranks[0].ask("ask g 0,1,2 0 s"), "asked");
+    assert_eq!(ranks[2].ask("ask g 0,1,2 0 s"), "asked");
+    for rank in &mut ranks {
+        let said = rank.ask("take g");
+        assert!(said.contains("could not get") && said.contains("RLIMIT_FSIZE"), "{said}");
+        assert!(said.contains("ulimit -f unlimited"), "{said}");
+    }
+    // The world goes on, with what still can be had.
+    assert_eq!(ranks[0].ask("fate 1"), "Alive");
+    assert_eq!(ranks[2].ask("ask h 1,2 0 s"), "asked");
+    assert_eq!(ranks[1].ask("ask h 1,2 0 s"), "asked");
+    assert_eq!(ranks[2].ask("take h"), "joined s");
+}

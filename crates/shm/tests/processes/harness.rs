@@ -3,9 +3,11 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
+
+use foldcast_shm::launcher::Server;
 
 /// A guard against hanging, not a promise of speed.
 const WATCHDOG: Duration = Duration::from_secs(120);
@@ -27,11 +29,13 @@ pub(crate) struct Start {
     pub(crate) size: usize,
     pub(crate) limit_ms: u64,
     pub(crate) handles: bool,
+    /// More variables.
+    pub(crate) variables: Vec<(&'static str, String)>,
 }
 
 impl Start {
     pub(crate) fn new(key: &str, rank: usize, size: usize) -> Start {
-        Start { key: key.into(), rank, size, limit_ms: 100_000, handles: true }
+        Start { key: key.into(), rank, size, limit_ms: 100_000, handles: true, variables: Vec::new() }
     }
 
     pub(crate) fn spawn(&self) -> Rank {
@@ -44,7 +48,12 @@ impl Start {
             ("SHM_TEST_LIMIT_MS", self.limit_ms.to_string()),
             ("SHM_TEST_HANDLES", self.handles.to_string()),
         ];
-        command.envs(values).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .env_remove("FOLDCAST_LAUNCHER")
+            .envs(values)
+            .envs(self.variables.clone())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let stdin = child.stdin.take().unwrap();
         let stdout = child.stdout.take().unwrap();
@@ -121,4 +130,51 @@ pub(crate) fn world_with(size: usize, handles: bool) -> Vec<Rank> {
         assert_eq!(rank.hear(), "met");
     }
     ranks
+}
+
+/// A launcher on a thread of this process. Ends when dropped.
+pub(crate) struct Launcher {
+    pub(crate) address: String,
+    orders: Option<Sender<(types::Rank, types::Ending)>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Launcher {
+    pub(crate) fn start(size: usize) -> Launcher {
+        let mut server = Server::listen(size).unwrap();
+        let address = server.address().to_string();
+        let (orders, ordered) = channel();
+        let thread = thread::spawn(move || {
+            loop {
+                match ordered.try_recv() {
+                    Ok((rank, ending)) => server.announce(rank, ending),
+                    Err(TryRecvError::Empty) => thread::sleep(Duration::from_millis(1)),
+                    Err(TryRecvError::Disconnected) => return,
+                }
+                server.serve();
+            }
+        });
+        Launcher { address, orders: Some(orders), thread: Some(thread) }
+    }
+
+    /// Tells all ranks that one has ended.
+    pub(crate) fn announce(&self, rank: u32, ending: types::Ending) {
+        let orders = self.orders.as_ref().expect("it runs until it is dropped");
+        orders.send((types::Rank(rank), ending)).unwrap();
+    }
+
+    /// A rank under this launcher.
+    pub(crate) fn start_of(&self, key: &str, rank: usize, size: usize) -> Start {
+        let variables = vec![("FOLDCAST_LAUNCHER", self.address.clone())];
+        Start { variables, ..Start::new(key, rank, size) }
+    }
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
 }

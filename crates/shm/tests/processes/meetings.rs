@@ -3,7 +3,10 @@
 use std::thread;
 use std::time::Duration;
 
+use foldcast_shm::{JobKey, Meeting};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+
+use types::{Cause, Error};
 
 use crate::harness::{Rank, Start, new_key, world};
 
@@ -211,4 +214,58 @@ fn a_world_of_one_needs_nobody() {
     assert_eq!(alone[0].ask("fate 0"), "Alive");
     assert_eq!(alone[0].ask("ask solo 0 0 settings"), "asked");
     assert_eq!(alone[0].ask("take solo"), "joined settings");
+}
+
+#[test]
+fn processes_of_other_users_are_refused() {
+    if !rustix::process::geteuid().is_root() {
+        return; // Only root can become another user.
+    }
+    let key = new_key();
+    let mut hub = Start::new(&key, 0, 2).spawn();
+    await_connections(&key, 0);
+    let variables = vec![("SHM_TEST_KNOCK", hub_name(&key))];
+    let said = Start { variables, ..Start::new(&key, 1, 2) }.spawn().hear();
+    assert!(said.contains("rank 0 belongs to user 0, not to user 65534"), "{said}");
+    // The right one still comes in.
+    assert_eq!(Start::new(&key, 1, 2).spawn().hear(), "met");
+    assert_eq!(hub.hear(), "met");
+}
+
+#[test]
+fn too_few_descriptors_are_a_clear_error() {
+    let key = new_key();
+    let variables = vec![("SHM_TEST_DESCRIPTORS", "16".to_string())];
+    let mut ranks: Vec<Rank> = (0..15).map(|rank| Start::new(&key, rank, 16).spawn()).collect();
+    let said = Start { variables, ..Start::new(&key, 15, 16) }.spawn().hear();
+    assert!(said.contains("could not get") && said.contains("ulimit -n"), "{said}");
+    // For the others the world is complete: they learn of its end as of any.
+    for rank in &mut ranks {
+        assert_eq!(rank.hear(), "met");
+    }
+    assert!(ranks[3].ask("await-gone 15").starts_with("Gone("));
+}
+
+#[test]
+fn a_meeting_can_be_interrupted() {
+    for rank in [0, 1] {
+        let key = JobKey::new(new_key());
+        let mut meeting = Meeting::new(&key, types::Rank(rank), 2, None);
+        let asked = std::cell::Cell::new(0);
+        let interrupted = || {
+            asked.set(asked.get() + 1);
+            asked.get() > 3
+        };
+        meeting.interrupted = Some(&interrupted);
+        let error = meeting.meet().map(|_| ()).unwrap_err();
+        let Error::GroupAborted(aborted) = error else { panic!("{error}") };
+        assert_eq!(aborted.cause, Cause::Interrupted { by: types::Rank(rank) });
+    }
+}
+
+#[test]
+fn a_rank_outside_the_size_is_refused() {
+    let key = JobKey::new(new_key());
+    let error = Meeting::new(&key, types::Rank(2), 2, None).meet().map(|_| ()).unwrap_err();
+    assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
 }

@@ -8,7 +8,10 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use foldcast_shm::launcher::Client;
 use foldcast_shm::{GroupKey, GroupWindows, JobKey, Meeting, Request, Waiter, Woken, World};
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketType};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use types::transport::{Channel, Counter, Fate, Windows};
 use types::{GroupName, Rank};
 
@@ -37,6 +40,7 @@ impl Stay {
         let limit = Some(Duration::from_millis(setting("LIMIT_MS")));
         let mut meeting = Meeting::new(&key, Rank(setting("RANK")), setting("SIZE"), limit);
         meeting.process_handles = setting("HANDLES");
+        meeting.launcher = Client::connect(Rank(setting("RANK")))?;
         let (world, monitor) = meeting.meet()?;
         Ok(Stay { world, monitor: thread::spawn(move || monitor.run()) })
     }
@@ -49,6 +53,12 @@ impl Stay {
 
 pub(crate) fn main() {
     let inherited = inheritable();
+    if let Ok(address) = std::env::var("SHM_TEST_KNOCK") {
+        return knock_as_another_user(&address);
+    }
+    if let Ok(limit) = std::env::var("SHM_TEST_DESCRIPTORS") {
+        limit_to(Resource::Nofile, limit.parse().expect("a number"));
+    }
     let mut stay = match Stay::meet() {
         Ok(stay) => stay,
         Err(error) => return say(format!("error {error}")),
@@ -86,6 +96,10 @@ pub(crate) fn main() {
             "late" => say(wait_for_late(&groups[words[1]])),
             "fork" => say(fork_and_use(&stay.world, number(1))),
             "descriptors" => say(std::fs::read_dir("/proc/self/fd").expect("/proc is there").count()),
+            "limit-files" => {
+                limit_to(Resource::Fsize, number(1));
+                say("limited");
+            }
             "inheritable" => say(format!("{:?}", inheritable().difference(&inherited).collect::<Vec<_>>())),
             "mappings" => say(shared_mappings()),
             "again" => {
@@ -100,6 +114,24 @@ pub(crate) fn main() {
     }
     groups.clear();
     stay.end();
+}
+
+fn limit_to(resource: Resource, limit: u64) {
+    let limits = Rlimit { current: Some(limit), ..getrlimit(resource) };
+    setrlimit(resource, limits).expect("a lower limit may be set");
+}
+
+/// Connects to an abstract address as a user that this is not, and says what came back.
+fn knock_as_another_user(address: &str) {
+    const NOBODY: u32 = 65_534;
+    // SAFETY: takes a number only, and this process has no other thread that relies on its user.
+    assert_eq!(unsafe { libc::setuid(NOBODY) }, 0, "only root can become another user");
+    let address = SocketAddrUnix::new_abstract_name(address.as_bytes()).expect("a short name");
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
+    rustix::net::connect(&socket, &address).expect("the hub listens");
+    let mut answer = [0; 4096];
+    let (len, _) = rustix::net::recv(&socket, &mut answer, RecvFlags::empty()).expect("an answer or the end");
+    say(String::from_utf8_lossy(&answer[..len]).replace(|c: char| c.is_control(), "."));
 }
 
 fn rank(word: &str) -> Rank {

@@ -1,0 +1,92 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use types::GroupName;
+
+use super::*;
+use crate::groups::{GroupKey, Request};
+use crate::meeting::{JobKey, Meeting};
+
+/// Ranks that are threads of this process, with their monitors.
+fn world(size: usize) -> Vec<Arc<World>> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let key = JobKey::new(format!("monitor-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
+    let meet = |rank| {
+        let limit = Some(Duration::from_secs(60));
+        let (world, monitor) = Meeting::new(&key, Rank::from_index(rank), size, limit).meet().unwrap();
+        thread::spawn(move || monitor.run());
+        world
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..size).map(|rank| scope.spawn(move || meet(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn key(size: usize) -> GroupKey {
+    let ranks: Vec<Rank> = (0..size).map(Rank::from_index).collect();
+    GroupKey::new(GroupName::new("g").unwrap(), ranks, 0)
+}
+
+fn take(request: &Request) -> Result<GroupWindows> {
+    loop {
+        if let Some(result) = request.try_take() {
+            return result;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn strangers_do_not_disturb_the_serving_of_memory() {
+    let worlds = world(2);
+    let address = &worlds[0].addresses[0].0;
+    let mut held = Vec::new();
+    for round in 0..200_usize {
+        // All that may be held are held; the rest are turned away.
+        let Ok(socket) = connect_to(address) else { continue };
+        let noise: Vec<u8> = (0..round * 40).map(|at| u8::try_from(at * round % 251).unwrap()).collect();
+        if round % 2 == 0 {
+            let _ = send(&socket, &noise, &[]);
+        }
+        held.push(socket);
+    }
+    drop(held);
+    let late = worlds[1].request_group(key(2), b"");
+    let first = worlds[0].request_group(key(2), b"");
+    assert!(take(&first).is_ok());
+    assert!(take(&late).is_ok());
+    worlds.iter().for_each(|world| world.stop_monitor());
+}
+
+#[test]
+fn what_is_no_memory_is_an_error() {
+    let worlds = world(2);
+    let key = key(2);
+    let ask = |answer: Message, with: Option<&OwnedFd>| {
+        let request = worlds[1].request_group(key.clone(), b"");
+        drop(request);
+        let packet = Packet {
+            bytes: answer.encode(),
+            descriptors: with.map(|fd| fd.try_clone().unwrap()).into_iter().collect(),
+            lost_descriptors: false,
+        };
+        read_answer(&worlds[1], &Ask::for_test(key.clone()), packet)
+    };
+    let pipe = rustix::pipe::pipe().unwrap().0;
+    assert!(matches!(ask(Message::Granted, None), Err(Error::Resource(_))));
+    assert!(matches!(ask(Message::Granted, Some(&pipe)), Err(Error::Resource(_))));
+    assert!(matches!(ask(Message::Welcome(2), Some(&pipe)), Err(Error::Resource(_))));
+    assert!(matches!(ask(Message::Withdrawn("no memory".into()), None), Err(Error::Resource(_))));
+    assert!(matches!(ask(Message::Withdrawn(String::new()), None), Err(Error::RankDied(_))));
+    worlds.iter().for_each(|world| world.stop_monitor());
+}
+
+#[test]
+fn a_stopped_monitor_closes_what_is_on_its_way() {
+    let worlds = world(2);
+    let request = worlds[1].request_group(key(2), b"");
+    worlds[1].stop_monitor();
+    assert!(matches!(take(&request), Err(Error::Closed { .. })));
+    worlds[0].stop_monitor();
+}
