@@ -72,7 +72,10 @@ def _array(address, size, dtype):
 
 
 class FakeEngine:
-    """Ends calls on a thread of its own, or inside `submit` if `inline`; holds them back until `hold` are there."""
+    """Ends calls on a thread of its own, or inside `submit` if `inline`; holds them back until `hold` are there.
+
+    `fail` may give a code and a message for a submission. Calls that are held back for a minute fail.
+    """
 
     def __init__(self, hold=1, inline=False, fail=None):
         self.submissions = []
@@ -141,7 +144,13 @@ class FakeEngine:
 
     def _work(self):
         while True:
-            work = self._queue.get()
+            try:
+                work = self._queue.get(timeout=60)
+            except queue.Empty:
+                if self._held:
+                    self.fail = lambda _: ("Deadline", f"only {len(self.submissions)} calls came, {self.tags}")
+                    self.release()
+                continue
             if work is None:
                 return
             self._end(work)

@@ -23,28 +23,28 @@ def modules():
 def refusals():
     """Keyword arguments, and what the message must say beside the node."""
     return [
-        (dict(reduction="mean"), ["reduction", "sum, max, min, prod", "'mean'"]),
-        (dict(reduction="SUM"), ["reduction", "'SUM'"]),
-        (dict(reduction=None), ["reduction", "None"]),
-        (dict(reduction=["sum"]), ["reduction", "['sum']"]),
-        (dict(fusion=3), ["fusion", "0, 1 or 2", "got 3"]),
-        (dict(fusion=-1), ["fusion", "0, 1 or 2", "got -1"]),
-        (dict(fusion="1"), ["fusion", "'1'"]),
-        (dict(fusion=1.0), ["fusion", "1.0"]),
-        (dict(fusion=None), ["fusion", "None"]),
-        (dict(fusion=2), ["fusion_id", "0 or more with fusion=2", "got -1"]),
-        (dict(fusion=2, fusion_id=-5), ["fusion_id", "got -5"]),
-        (dict(fusion=2, fusion_id=1 << 63), ["fusion_id", str(1 << 63)]),
-        (dict(fusion=2, fusion_id="a"), ["fusion_id", "'a'"]),
-        (dict(fusion=3, reduction="mean"), ["fusion:"]),
-        (dict(fusion=2, reduction="mean"), ["fusion_id:"]),
-        (dict(group=""), ["group", "1 to 127 bytes", "0 bytes"]),
-        (dict(group="x" * 128), ["group", "1 to 127 bytes", "128 bytes"]),
-        (dict(group="é" * 64), ["group", "128 bytes"]),
-        (dict(group="a\0b"), ["group", "zero byte"]),
-        (dict(group="\ud800"), ["group", "UTF-8"]),
-        (dict(group=7), ["group", "7"]),
-        (dict(group=None), ["group", "None"]),
+        ({"reduction": "mean"}, ["reduction", "sum, max, min, prod", "'mean'"]),
+        ({"reduction": "SUM"}, ["reduction", "'SUM'"]),
+        ({"reduction": None}, ["reduction", "None"]),
+        ({"reduction": ["sum"]}, ["reduction", "['sum']"]),
+        ({"fusion": 3}, ["fusion", "0, 1 or 2", "got 3"]),
+        ({"fusion": -1}, ["fusion", "0, 1 or 2", "got -1"]),
+        ({"fusion": "1"}, ["fusion", "'1'"]),
+        ({"fusion": 1.0}, ["fusion", "1.0"]),
+        ({"fusion": None}, ["fusion", "None"]),
+        ({"fusion": 2}, ["fusion_id", "0 or more with fusion=2", "got -1"]),
+        ({"fusion": 2, "fusion_id": -5}, ["fusion_id", "got -5"]),
+        ({"fusion": 2, "fusion_id": 1 << 63}, ["fusion_id", str(1 << 63)]),
+        ({"fusion": 2, "fusion_id": "a"}, ["fusion_id", "'a'"]),
+        ({"fusion": 3, "reduction": "mean"}, ["fusion:"]),
+        ({"fusion": 2, "reduction": "mean"}, ["fusion_id:"]),
+        ({"group": ""}, ["group", "1 to 127 bytes", "0 bytes"]),
+        ({"group": "x" * 128}, ["group", "1 to 127 bytes", "128 bytes"]),
+        ({"group": "é" * 64}, ["group", "128 bytes"]),
+        ({"group": "a\0b"}, ["group", "zero byte"]),
+        ({"group": "\ud800"}, ["group", "UTF-8"]),
+        ({"group": 7}, ["group", "7"]),
+        ({"group": None}, ["group", "None"]),
     ]
 
 
@@ -118,12 +118,12 @@ def graph_with(**attributes):
 
 def test_the_kernel_checks_attributes_again():
     cases = [
-        (dict(fusion=dict(i=3)), ["fusion: expected 0, 1 or 2, got 3"]),
-        (dict(fusion=dict(i=2)), ["fusion_id: expected 0 or more with fusion=2, got -1"]),
-        (dict(group=dict(s=b"")), ["group: expected 1 to 127 bytes", "0 bytes"]),
-        (dict(group=dict(s=b"x" * 128)), ["group: expected 1 to 127 bytes", "128 bytes"]),
-        (dict(group=dict(s=b"\xff")), ["group: expected UTF-8"]),
-        (dict(fusion=dict(i=9), group=dict(s=b"")), ["fusion: "]),
+        ({"fusion": {"i": 3}}, ["fusion: expected 0, 1 or 2, got 3"]),
+        ({"fusion": {"i": 2}}, ["fusion_id: expected 0 or more with fusion=2, got -1"]),
+        ({"group": {"s": b""}}, ["group: expected 1 to 127 bytes", "0 bytes"]),
+        ({"group": {"s": b"x" * 128}}, ["group: expected 1 to 127 bytes", "128 bytes"]),
+        ({"group": {"s": b"\xff"}}, ["group: expected UTF-8"]),
+        ({"fusion": {"i": 9}, "group": {"s": b""}}, ["fusion: "]),
     ]
     with FakeEngine().attached() as engine:
         for attributes, words in cases:
@@ -133,7 +133,7 @@ def test_the_kernel_checks_attributes_again():
                     session.run(result, {"x:0": [1, 2]})
                 assert all(word in str(caught.value) for word in [*words, "node 'tower/sum'"]), caught.value
         with tf.Graph().as_default(), pytest.raises(ValueError, match="mean"):
-            tf.import_graph_def(graph_with(reduction=dict(s=b"mean")), name="")
+            tf.import_graph_def(graph_with(reduction={"s": b"mean"}), name="")
     assert not engine.submissions
 
 

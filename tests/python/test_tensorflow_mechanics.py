@@ -269,6 +269,39 @@ def test_sessions_of_several_threads(engine):
     assert len(set(engine.tags)) == 8 and len(engine.tags) == 400
 
 
+def test_eager_calls_of_two_threads_at_once_are_an_error(engine, monkeypatch):
+    import foldcast
+
+    def attempt(group, results):
+        try:
+            results.append(allreduce(tf.constant([1.0]), group=group).numpy().tolist())
+        except tf.errors.InvalidArgumentError as error:
+            results.append(str(error))
+
+    def overlapping(group):
+        """Results of a call, and of a second one that another thread makes while the first is held back."""
+        results = [], []
+        engine.hold = 3
+        threads = []
+        for count, (other, found) in enumerate(zip((WORLD, group), results), 1):
+            threads.append(threading.Thread(target=attempt, args=(other, found)))
+            threads[-1].start()
+            while len(engine.submissions) < count and threads[-1].is_alive():
+                threads[-1].join(0.01)
+        engine.release()
+        for thread in threads:
+            thread.join()
+        engine.submissions.clear()
+        return results[0] + results[1]
+
+    assert overlapping(WORLD) == [[2], [2]]  # a world of one rank: there is nobody to meet
+    monkeypatch.setattr(foldcast, "size", lambda: 2)
+    first, second = overlapping(WORLD)
+    assert first == [2] and f"group '{WORLD}'" in second and "another thread" in second and "tf.function" in second
+    assert overlapping("other") == [[2], [2]]
+    assert allreduce(3.0).numpy() == 6
+
+
 # Errors
 
 

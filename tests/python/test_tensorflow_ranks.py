@@ -112,7 +112,8 @@ def in_another_order(rank, size):
     @tf.function
     def outer(x):
         # One function called several times, too; all of it copied into one graph.
-        return [step(value) for step, value in zip(steps, ordered([x] * 4))], [steps[3](v) for v in ordered([x, 2 * x, 3 * x])]
+        different = [step(value) for step, value in zip(steps, ordered([x] * 4))]
+        return different, [steps[3](value) for value in ordered([x, 2 * x, 3 * x])]
 
     for _ in range(3):
         different, same = outer(tf.fill([3], rank + 1.0))
@@ -207,6 +208,7 @@ def control_flow_and_gradients(rank, size):
 
     # Each rank's loss has its own weight; what flows back is summed in each of the two allreduces.
     assert gradient(mine, rank + 1.0).numpy().tolist() == [both * size] * 3
+
     # A rank whose last batch has another size traces the function once more than the others.
     @tf.function
     def step(batch):
@@ -281,9 +283,9 @@ def bad_calls(rank, size):
     v1 = tf.compat.v1
     refused = tf.errors.InvalidArgumentError
 
-    def refusal(call):
+    def refusal(call, *arguments, **options):
         with pytest.raises(refused) as caught:
-            call()
+            call(*arguments, **options)
         return str(caught.value)
 
     # Ranks that disagree, eagerly and in a session; the next correct call works.
@@ -294,30 +296,30 @@ def bad_calls(rank, size):
         "reduction": (lambda: tf.ones([3]), "max" if odd else "sum"),
     }
     for field, (make, reduction) in differences.items():
-        text = refusal(lambda: allreduce(make(), reduction))
+        text = refusal(allreduce, make(), reduction)
         assert f"disagree in {field}" in text and "rank 0" in text and f"rank {size - 1}" in text, text
         assert allreduce(1.0).numpy() == size
         with tf.Graph().as_default(), v1.Session() as session:
             wrong, right = allreduce(make(), reduction, name="tower/wrong"), allreduce(tf.ones([2]))
-            text = refusal(lambda: session.run(wrong))
+            text = refusal(session.run, wrong)
             assert f"disagree in {field}" in text and "node 'tower/wrong'" in text, text
             assert session.run(right).tolist() == [size] * 2
 
     # A group that nobody made, and one that this rank is no member of.
-    text = refusal(lambda: allreduce(1.0, group="nobody"))
+    text = refusal(allreduce, 1.0, group="nobody")
     assert "'nobody'" in text and f"rank {rank}" in text and "hccl_world_group" in text, text
     group = foldcast.new_group([0], "first")
     for given in (group, "first"):
         if rank == 0:
             assert allreduce(5.0, group=given).numpy() == 5
         else:
-            text = refusal(lambda: allreduce(5.0, group=given))
+            text = refusal(allreduce, 5.0, group=given)
             assert f"rank {rank}" in text and "'first'" in text and "rank 0" in text, text
 
     # In a v1 graph the group may be made after the op.
     with tf.Graph().as_default(), v1.Session() as session:
         late = allreduce(tf.ones([2]), group="late", name="late")
-        assert "'late'" in refusal(lambda: session.run(late))
+        assert "'late'" in refusal(session.run, late)
         foldcast.new_group(range(size), "late")
         assert session.run(late).tolist() == [size] * 2
 

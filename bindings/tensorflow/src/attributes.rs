@@ -188,10 +188,10 @@ fn text(view: StringView) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn good() -> Raw {
+    pub(crate) fn good() -> Raw {
         Raw {
             node: "tower/HcomAllReduce".into(),
             dtype: 1,

@@ -14,20 +14,28 @@ use crate::context::Context;
 use crate::counters::{self, add_one};
 use crate::done::Done;
 use crate::status::{Failure, Status, StatusCode};
+use crate::tag::Base;
 use crate::tensor::Tensor;
+use crate::unnamed::Turn;
 
 /// The largest input of one call: 8 GiB.
 pub(crate) const MAX_INPUT_BYTES: u64 = 8 << 30;
 
-/// What the engine hands back when the call has ended. The fields go in this order: the context is of use until `done`
-/// has run, and TensorFlow can reuse the tensors' memory from there on only if no reference is left.
+/// One call, from its start until the engine hands it back.
 struct Job {
     context: Context,
+    parts: Parts,
+    attributes: Arc<Attributes>,
+    done: Done,
+}
+
+/// What a call holds while it runs.
+struct Parts {
     /// None if the output is the input's memory.
     input: Option<Tensor>,
     output: Tensor,
-    attributes: Arc<Attributes>,
-    done: Done,
+    /// Held until the end of the call; none if the call needs none.
+    _turn: Option<Turn>,
 }
 
 /// Makes the kernel object, or tells TensorFlow why not and returns null.
@@ -80,8 +88,8 @@ pub(crate) unsafe extern "C" fn compute(kernel: *mut c_void, context: *mut RawCo
     // SAFETY: TensorFlow handed this callback to this very call.
     let done = unsafe { Done::take(done) };
     match prepare(&context, &attributes) {
-        Ok((table, input, output)) => {
-            submit(table, Job { context, input, output, attributes: Arc::clone(&attributes), done }, &attributes);
+        Ok((table, parts)) => {
+            submit(table, Job { context, parts, attributes: Arc::clone(&attributes), done }, &attributes);
         }
         Err(failure) => {
             context.fail(&failure.at(&attributes));
@@ -90,9 +98,10 @@ pub(crate) unsafe extern "C" fn compute(kernel: *mut c_void, context: *mut RawCo
     }
 }
 
-/// What the call needs before it can be submitted: the engine, its input unless that became the output, its output.
-fn prepare(context: &Context, attributes: &Attributes) -> Result<(&'static Table, Option<Tensor>, Tensor), Failure> {
+/// What the call needs before it can be submitted.
+fn prepare(context: &Context, attributes: &Arc<Attributes>) -> Result<(&'static Table, Parts), Failure> {
     let table = attach::table().ok_or_else(unattached)?;
+    let _turn = (attributes.tag == Base::Unnamed).then(|| Turn::enter(attributes)).transpose()?;
     let status = Status::new();
     let input = context.input(&status)?;
     let bytes = input.bytes();
@@ -108,9 +117,9 @@ fn prepare(context: &Context, attributes: &Attributes) -> Result<(&'static Table
     let (output, forwarded) = context.output(&dimensions, &status)?;
     if forwarded {
         add_one(&counters::OUTPUTS_FORWARDED);
-        return Ok((table, None, output));
+        return Ok((table, Parts { input: None, output, _turn }));
     }
-    Ok((table, Some(context.input(&status)?), output))
+    Ok((table, Parts { input: Some(context.input(&status)?), output, _turn }))
 }
 
 fn unattached() -> Failure {
@@ -122,9 +131,9 @@ fn unattached() -> Failure {
 fn submit(table: &Table, job: Job, attributes: &Attributes) {
     let (frame, iteration) = job.context.frame_and_iteration();
     let tag = attributes.tag.at(frame, iteration);
-    let output = job.output.data().cast::<u8>();
-    let input = job.input.as_ref().map_or(output.cast_const(), |input| input.data().cast_const().cast());
-    let bytes = u64::try_from(job.output.bytes()).expect("a size fits 64 bits");
+    let output = job.parts.output.data().cast::<u8>();
+    let input = job.parts.input.as_ref().map_or(output.cast_const(), |input| input.data().cast_const().cast());
+    let bytes = u64::try_from(job.parts.output.bytes()).expect("a size fits 64 bits");
     let call = Call {
         dtype: attributes.dtype,
         reduction: attributes.reduction,
@@ -164,8 +173,9 @@ unsafe extern "C" fn finished(user: *mut c_void, code: u32, message: *const u8, 
         };
         job.context.fail(&Failure { code, message }.at(&job.attributes));
     }
-    let Job { context: _, input, output, attributes, done } = job;
-    drop((input, output, attributes));
+    let Job { context: _, parts, attributes, done } = job;
+    // Before TensorFlow goes on: the next call may start then, and memory can be reused only if no reference is left.
+    drop((parts, attributes));
     drop(done);
 }
 

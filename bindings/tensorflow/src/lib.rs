@@ -13,6 +13,7 @@
 //! | `registration` | op definition, shape function, kernel registration |
 //! | `attributes` | the op's attributes, read and checked |
 //! | `tag` | what calls of different ranks are matched by |
+//! | `unnamed` | eager calls of several threads, which would cross |
 //! | `kernel` | one call: input, output, submission, completion |
 //! | `attach` | the engine's table |
 //!
@@ -30,6 +31,7 @@ mod registration;
 mod status;
 mod tag;
 mod tensor;
+mod unnamed;
 
 pub use attach::foldcast_tensorflow_attach;
 pub use counters::{Counters, foldcast_tensorflow_counters};

@@ -20,6 +20,9 @@ use std::borrow::Cow;
 /// The value of the attribute `tag` that asks for an unnamed call, matched by its number in the group: eager mode.
 const UNNAMED: &str = "#";
 
+/// The same in a world of one rank, where there is nobody to meet and threads need not take turns.
+const UNNAMED_ALONE: &str = "#alone";
+
 /// Iterations of one loop that have tags of their own. More iterations than this cannot overlap by default (10 do) or
 /// by any sensible setting of `parallel_iterations`.
 const ITERATIONS: u64 = 1024;
@@ -27,8 +30,10 @@ const ITERATIONS: u64 = 1024;
 /// The part of a tag that is fixed when the kernel is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Base {
-    /// The calls have no tag.
+    /// The calls have no tag; those of one group must not overlap.
     Unnamed,
+    /// The calls have no tag and no order.
+    UnnamedAlone,
     /// Graph or function, and node.
     Named(String),
 }
@@ -39,6 +44,7 @@ impl Base {
     pub(crate) fn new(attribute: &str, node: &str) -> Base {
         match attribute {
             UNNAMED => Base::Unnamed,
+            UNNAMED_ALONE => Base::UnnamedAlone,
             "" => Base::Named(without_numbers(node)),
             graph => Base::Named(format!("{graph}/{}", without_numbers(node))),
         }
@@ -47,7 +53,7 @@ impl Base {
     /// The tag of a call in this frame and iteration; `frame` 0 is outside of loops. Empty for an unnamed call.
     pub(crate) fn at(&self, frame: u64, iteration: u64) -> Cow<'_, str> {
         match self {
-            Base::Unnamed => Cow::Borrowed(""),
+            Base::Unnamed | Base::UnnamedAlone => Cow::Borrowed(""),
             Base::Named(base) if (frame, iteration) == (0, 0) => Cow::Borrowed(base),
             Base::Named(base) => {
                 let mut tag = String::with_capacity(base.len() + 24);
@@ -76,7 +82,9 @@ mod tests {
         assert_eq!(Base::new("step", "a/HcomAllReduce_1").at(0, 0), "step/a/HcomAllReduce_1");
         assert_eq!(Base::new("", "HcomAllReduce").at(0, 0), "HcomAllReduce");
         assert_eq!(Base::new("#", "HcomAllReduce"), Base::Unnamed);
+        assert_eq!(Base::new("#alone", "HcomAllReduce"), Base::UnnamedAlone);
         assert_eq!(Base::Unnamed.at(3, 4), "");
+        assert_eq!(Base::UnnamedAlone.at(0, 0), "");
     }
 
     #[test]

@@ -19,7 +19,7 @@ of them meets whom. What else a rank builds or traces does not matter, nor how o
 input shapes.
 
 Eager calls have no name to meet by: they meet in the order in which each rank makes them, together with the unnamed
-calls of `foldcast`.
+calls of `foldcast`. Two threads that are inside eager calls of one group at once get an error.
 """
 
 from foldcast.tensorflow._library import library_path

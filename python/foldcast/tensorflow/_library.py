@@ -94,7 +94,7 @@ class Library:
         over their input's memory."""
         counters = _Counters()
         self._functions.foldcast_tensorflow_counters(ctypes.byref(counters))
-        return {name: int(getattr(counters, name)) for name, _ in _Counters._fields_}
+        return {name: int(getattr(counters, name)) for name, *_ in _Counters._fields_}
 
 
 LIBRARY = Library()

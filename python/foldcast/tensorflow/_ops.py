@@ -36,8 +36,9 @@ _DTYPE_NUMBERS = frozenset(dtype.as_datatype_enum for dtype in _DTYPES)
 _MAX_GROUP_BYTES = 127
 _MAX_INPUT_BYTES = 8 << 30
 
-# The attribute `tag` of an op that has no name to meet by.
+# The attribute `tag` of an op that has no name to meet by; and of one that meets nobody, so that its calls need no order.
 _UNNAMED = "#"
+_UNNAMED_ALONE = "#alone"
 
 # Pairs of fusion and fusion_id that were warned of; bounded, because a script may count its ids up.
 _warned: Set[Tuple[int, int]] = set()
@@ -116,7 +117,7 @@ def _make(
 
 def _tag(tensor: tf.Tensor, group: str) -> str:
     if tf.executing_eagerly():
-        return _UNNAMED
+        return _UNNAMED_ALONE if foldcast.size() == 1 else _UNNAMED
     graph = tf.compat.v1.get_default_graph()
     # As TensorFlow does it: a function takes in tensors of other graphs, a v1 op goes where its input is.
     return scope(graph if graph.building_function else tensor.graph, group)
@@ -215,9 +216,7 @@ def _gradient(op: Any, gradient: Any) -> tf.Tensor:
             got=reduction,
         )
     gradient = tf.convert_to_tensor(gradient)
-    if tf.executing_eagerly():
-        tag = _UNNAMED
-    elif tag in ("", _UNNAMED):
+    if tf.executing_eagerly() or tag in ("", _UNNAMED, _UNNAMED_ALONE):
         tag = _tag(gradient, group)
     else:
         tag = f"grad({tag})"

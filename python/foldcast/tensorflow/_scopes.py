@@ -21,7 +21,7 @@ import sys
 import threading
 import types
 import weakref
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from tensorflow.python.framework import func_graph as _func_graph
 from tensorflow.python.util import tf_decorator as _tf_decorator
@@ -113,7 +113,7 @@ def _forward_graph(graph: Any) -> Any:
 
 
 def _frames() -> Iterator[types.FrameType]:
-    frame = sys._getframe(1)
+    frame: Optional[types.FrameType] = sys._getframe(1)
     while frame is not None:
         yield frame
         frame = frame.f_back
