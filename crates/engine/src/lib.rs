@@ -61,6 +61,15 @@ impl<W, P> Clone for Ground<'_, W, P> {
 impl<W, P> Copy for Ground<'_, W, P> {}
 
 impl<W: SharedWindows, P: Peers> Ground<'_, W, P> {
+    /// Whether calls may begin: no rank of the group has ended its epoch. What another rank said is noted here.
+    #[inline]
+    pub fn is_live(self) -> bool {
+        if let Some(cause) = self.windows.aborted() {
+            self.life.end(&cause);
+        }
+        self.life.is_live()
+    }
+
     /// The group's other ranks, as indices.
     fn others(self) -> impl Iterator<Item = usize> {
         let own = self.windows.rank();

@@ -143,7 +143,7 @@ impl NamedLane {
         let mut progress = Progress::default();
         while !self.pending.is_empty() && ground.life.is_live() {
             progress.moved |= self.names.progress(ground.windows);
-            if self.current.is_none() && !self.take_next(ground) {
+            if self.current.is_none() && !(ground.is_live() && self.take_next(ground)) {
                 break;
             }
             if !self.run_current(ground, borrowed.as_mut(), look, &mut progress) {

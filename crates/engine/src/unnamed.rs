@@ -54,7 +54,8 @@ impl UnnamedLane {
     pub fn poll<W: SharedWindows, P: Peers>(&mut self, ground: Ground<'_, W, P>, look: bool) -> Finished {
         let mut finished = Vec::new();
         while let Some(task) = self.queue.front_mut() {
-            if !ground.life.is_live() {
+            let live = if self.current.is_some() { ground.life.is_live() } else { ground.is_live() };
+            if !live {
                 finished.extend(self.drain(ground.life, ground.view, ground.clock.now()));
                 break;
             }

@@ -27,7 +27,7 @@ pub struct CallOptions<'a> {
     pub name: Option<&'a str>,
     /// How long the call may take.
     pub timeout: Timeout,
-    /// Asked when a signal ended a sleep, and every 50 ms of waiting: `true` ends the wait, and with it the epoch.
+    /// Asked when a signal ended a sleep, and every 20 ms of waiting: `true` ends the wait, and with it the epoch.
     pub interrupt: Option<Interrupt<'a>>,
 }
 
@@ -302,11 +302,11 @@ impl GroupShared {
             Some(joined) => joined,
             None => self.join(&mut call, options)?,
         };
-        if !self.life.is_live() {
+        let ground = self.ground(joined);
+        if !ground.is_live() {
             let tag = Tag::Unnamed(lane.state.calls() + 1);
             return Err(self.life.error(self.view.site(kind.name(), Some(tag)), Duration::ZERO, false));
         }
-        let ground = self.ground(joined);
         let mut execution = Execution::begin(&mut lane.state);
         match execution.poll(ground, &mut lane.state, &mut call, buffers, false) {
             Poll::Ready(result) => return result,

@@ -1,5 +1,6 @@
 //! How the calling threads wait.
 
+use core::cell::Cell;
 use core::time::Duration;
 
 use shm::{Waiter, Woken};
@@ -7,14 +8,15 @@ use types::Rank;
 
 use crate::world::World;
 
-/// Asked during waits whether the user wants out: `true` ends the wait.
+/// Asked during waits, when a signal ended a sleep and every 20 ms, whether the user wants out: `true` ends the wait.
 pub type Interrupt<'a> = &'a dyn Fn() -> bool;
 
-/// How often a sleeping wait asks [`Interrupt`], should no signal reach its thread.
-const ASK_EVERY: Duration = Duration::from_millis(50);
+/// How long to sleep at most between two looks at interrupts, deadlines and warnings, which is how exact these are.
+/// Whoever has other news rings before. Fifty looks a second cost nothing that can be measured.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// How long to sleep at most between two looks at deaths, deadlines and warnings; whoever has news rings before.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Pauses before the first look, which also starts the clock of a call's deadline.
+const PAUSES_BEFORE_LOOK: u32 = 16;
 
 /// How a pause went on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,11 +34,12 @@ pub(crate) struct Patience<'a> {
     waiter: Option<Waiter<'a>>,
     world: &'a World,
     interrupt: Option<Interrupt<'a>>,
+    pauses: u32,
 }
 
 impl<'a> Patience<'a> {
     pub(crate) fn new(world: &'a World, ranks: &'a [Rank], interrupt: Option<Interrupt<'a>>) -> Patience<'a> {
-        Patience { waiter: world.host().map(|host| Waiter::new(host, ranks)), world, interrupt }
+        Patience { waiter: world.host().map(|host| Waiter::new(host, ranks)), world, interrupt, pauses: 0 }
     }
 
     /// Lets a moment pass; `recheck` says whether there is something to do after all.
@@ -46,15 +49,23 @@ impl<'a> Patience<'a> {
             return Pause::Look;
         };
         let helps = self.world.is_progress_thread();
-        let limit = if helps { Some(Duration::ZERO) } else { Some(self.interrupt.map_or(LOOK_EVERY, |_| ASK_EVERY)) };
-        let woken = waiter.pause(limit, recheck);
+        let limit = Some(if helps { Duration::ZERO } else { LOOK_EVERY });
+        // Whatever made the recheck say that there is something to do, only a look at everything is sure to find it.
+        let asked = Cell::new(false);
+        let woken = waiter.pause(limit, &|| {
+            asked.set(true);
+            recheck()
+        });
         if helps {
             // A completion waits here, on the thread that everything else depends on.
             self.world.progress(false);
         }
         match woken {
-            Woken::Spun => Pause::Spun,
-            Woken::Slept => Pause::Look,
+            Woken::Spun if !asked.get() => {
+                self.pauses = self.pauses.saturating_add(1);
+                if self.pauses == PAUSES_BEFORE_LOOK { Pause::Look } else { Pause::Spun }
+            }
+            Woken::Spun | Woken::Slept => Pause::Look,
             Woken::Interrupted | Woken::TimedOut => match self.interrupt {
                 Some(interrupt) if interrupt() => Pause::Interrupted,
                 _ => Pause::Look,

@@ -1,5 +1,6 @@
 //! The process's place in its job: the groups, the threads, and the end.
 
+use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::collections::HashMap;
@@ -71,7 +72,11 @@ impl World {
         let world = World::new(config, home, Some(host));
         // Before any call: who dies from now on is noticed.
         world.spawn("foldcast-monitor", move || monitor.run()).ok_or_else(|| {
-            Error::resource("a thread that watches the other ranks", "no thread", "raise the limit on processes with `ulimit -u`")
+            Error::resource(
+                "a thread that watches the other ranks",
+                "no thread",
+                "raise the limit on processes with `ulimit -u`",
+            )
         })?;
         Ok(world)
     }
@@ -237,10 +242,15 @@ impl World {
                 continue;
             }
             let limit = round.busy.then_some(LOOK_EVERY);
+            let moved = Cell::new(false);
             let woken = waiter.pause(limit, &|| {
-                let again = self.progress(false);
+                let again = self.progress(true);
+                moved.set(again.moved);
                 again.moved || (again.busy && !round.busy) || self.stopping.load(Ordering::Acquire)
             });
+            if moved.get() {
+                waiter = Waiter::new(host, &ranks);
+            }
             look = woken != Woken::Spun;
         }
     }
