@@ -58,12 +58,16 @@ impl Life {
 
     /// How the process ended, if the kernel tells now. It tells as long as nobody has reaped the process (its status is in
     /// /proc), and, from Linux 6.15 on, afterwards through the handle.
-    pub(crate) fn ending(&self) -> Option<Ending> {
+    ///
+    /// Where /proc may not tell (the process had capabilities that this one has not), it says 0 instead: that is believed
+    /// only if nothing better can be had, so the `patient` get `None`.
+    pub(crate) fn ending(&self, patient: bool) -> Option<Ending> {
         if self.kind != LifeKind::Pidfd {
             return None;
         }
         let token = self.token.as_fd();
-        status_of_zombie(token).or_else(|| status_after_reaping(token)).map(ending_of_status)
+        let seen = status_of_zombie(token).filter(|status| !patient || *status != 0);
+        seen.or_else(|| status_after_reaping(token)).map(ending_of_status)
     }
 }
 
@@ -145,7 +149,17 @@ mod tests {
         let mut child = Command::new("sh").args(["-c", "exit 7"]).spawn().unwrap();
         let life = handle_of(&child);
         wait_until_over(&life);
-        assert_eq!(life.ending(), Some(Ending::Exited(7)));
+        assert_eq!(life.ending(true), Some(Ending::Exited(7)));
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_status_of_0_is_for_those_who_can_wait_no_longer() {
+        let mut child = Command::new("true").spawn().unwrap();
+        let life = handle_of(&child);
+        wait_until_over(&life);
+        assert_eq!(life.ending(true), None);
+        assert_eq!(life.ending(false), Some(Ending::Exited(0)));
         child.wait().unwrap();
     }
 
@@ -154,13 +168,13 @@ mod tests {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let life = handle_of(&child);
         assert!(!life.is_over());
-        assert_eq!(life.ending(), None);
+        assert_eq!(life.ending(true), None);
         child.kill().unwrap();
         wait_until_over(&life);
-        assert_eq!(life.ending(), Some(Ending::Signalled(9)));
+        assert_eq!(life.ending(true), Some(Ending::Signalled(9)));
         child.wait().unwrap();
         // Linux 6.15 and later still know; others say nothing.
-        assert!(matches!(life.ending(), None | Some(Ending::Signalled(9))));
+        assert!(matches!(life.ending(true), None | Some(Ending::Signalled(9))));
     }
 
     #[test]

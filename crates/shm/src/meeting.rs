@@ -126,7 +126,8 @@ impl<'a> Meeting<'a> {
         drop(token);
         log::debug!("{} of {} has met the others ({kind:?})", self.rank, self.size);
         let parts = Parts { listener: Some(listener), lives, anchor, launcher: watch.launcher };
-        let monitor = Monitor::new(Arc::clone(&world), parts)?;
+        // The others have met this rank: if it cannot go on, they must not wait for it.
+        let monitor = Monitor::new(Arc::clone(&world), parts).inspect_err(|_| world.leave(0))?;
         Ok((world, monitor))
     }
 }
@@ -246,7 +247,7 @@ impl<'a> Watch<'a> {
     fn ending(&mut self, rank: Rank, life: Option<&Life>) -> Ending {
         let since = Instant::now();
         while since.elapsed() < REASON_LIMIT {
-            if let Some(ending) = life.and_then(Life::ending) {
+            if let Some(ending) = life.and_then(|life| life.ending(true)) {
                 return ending;
             }
             if let Err(Error::RankDied(died)) = self.check()
@@ -256,7 +257,7 @@ impl<'a> Watch<'a> {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        Ending::Unknown
+        life.and_then(|life| life.ending(false)).unwrap_or(Ending::Unknown)
     }
 }
 

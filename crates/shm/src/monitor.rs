@@ -195,8 +195,9 @@ impl Monitor {
     /// Records deaths as soon as it is known how, or has taken too long.
     fn settle_deaths(&mut self) {
         for (rank, since) in core::mem::take(&mut self.dying) {
-            let ending = self.ending_of(rank).or_else(|| (since.elapsed() >= REASON_LIMIT).then_some(Ending::Unknown));
-            match ending {
+            let patient = since.elapsed() < REASON_LIMIT;
+            let ending = self.ending_of(rank, patient);
+            match ending.or((!patient).then_some(Ending::Unknown)) {
                 Some(ending) => {
                     self.world.record(rank, ending);
                     self.lives[rank.index()] = None;
@@ -206,9 +207,9 @@ impl Monitor {
         }
     }
 
-    fn ending_of(&self, rank: Rank) -> Option<Ending> {
+    fn ending_of(&self, rank: Rank, patient: bool) -> Option<Ending> {
         let left = self.world.left(rank).map(Ending::Left);
-        let told = || self.lives[rank.index()].as_ref().and_then(Life::ending);
+        let told = || self.lives[rank.index()].as_ref().and_then(|life| life.ending(patient));
         left.or_else(told).or_else(|| self.notices.get(&rank).copied())
     }
 

@@ -48,6 +48,9 @@ struct CpuLine(AtomicU32);
 unsafe impl Shared for RankBlock {}
 
 /// The ranks of one job on this host, as one of them sees them.
+///
+/// In a forked child the memory behind it is not there. Callers ask [`home`](World::home) first; without that only the
+/// methods that say so may be used there.
 #[derive(Debug)]
 pub struct World {
     segment: Segment,
@@ -73,6 +76,19 @@ impl World {
         segment.at::<[AtomicU64; 2]>(0)[1].store(count(size), Ordering::Relaxed);
         segment.at::<[AtomicU64; 2]>(0)[0].store(MAGIC, Ordering::Release);
         Ok((segment, fd))
+    }
+
+    /// Says to the others that a rank which has met them cannot go on after all.
+    pub(crate) fn give_up(segment: &Segment, rank: Rank) {
+        let blocks = || {
+            let size = (segment.len() - HEADER_BYTES) / size_of::<RankBlock>();
+            (0..size).map(|index| segment.at::<RankBlock>(HEADER_BYTES + index * size_of::<RankBlock>()))
+        };
+        if let Some(own) = blocks().nth(rank.index()) {
+            own.life.state.store(LEFT, Ordering::Release);
+            publish_fence();
+            blocks().for_each(|block| block.door.ring());
+        }
     }
 
     /// Enters the world whose segment this is; `addresses` say where the processes serve group memory.
@@ -138,14 +154,19 @@ impl World {
         &self.block(rank).door
     }
 
-    /// Wakes the threads of this process that wait, so that they look again.
+    /// Wakes the threads of this process that wait, so that they look again. In a forked child it does nothing.
     pub fn ring_own(&self) {
-        publish_fence();
-        self.door(self.rank).ring();
+        if self.home.is_here() {
+            publish_fence();
+            self.door(self.rank).ring();
+        }
     }
 
-    /// Wakes every rank.
+    /// Wakes every rank. In a forked child it does nothing.
     pub fn ring_all(&self) {
+        if !self.home.is_here() {
+            return;
+        }
         publish_fence();
         for index in 0..self.size {
             self.door(Rank::from_index(index)).ring();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use types::{Error, Rank, Result};
 
-use super::{Company, Place, SLICE, Watch, poll_in};
+use super::{Company, Place, SLICE, Watch, no_socket, poll_in};
 use crate::death::Life;
 use crate::fork::Home;
 use crate::segment::Segment;
@@ -92,6 +92,24 @@ struct Guest<'a> {
 
 impl Guest<'_> {
     fn listen(mut self, watch: &mut Watch<'_>, home: Home) -> Result<Company, Failure> {
+        let heard = self.listen_to_all(watch, home);
+        match (heard, self.segment) {
+            (Ok(()), Some(segment)) => {
+                let addresses = self.addresses.into_iter().flatten().collect();
+                Ok(Company { segment, addresses, lives: self.lives })
+            }
+            (Ok(()), None) => Err(Failure::Final(no_socket(Errno::PROTO))),
+            (Err(failure), segment) => {
+                // For the others the world is complete.
+                if let Some(segment) = segment {
+                    World::give_up(&segment, self.place.rank);
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    fn listen_to_all(&mut self, watch: &mut Watch<'_>, home: Home) -> Result<(), Failure> {
         loop {
             watch.check()?;
             match receive(&self.hub) {
@@ -103,9 +121,8 @@ impl Guest<'_> {
                 Ok(packet) if !packet.bytes.is_empty() => self.hear(packet, watch, home)?,
                 Ok(_) | Err(_) => return Err(self.lost(watch)),
             }
-            if let Some(segment) = self.segment.take_if(|_| self.addresses.iter().all(Option::is_some)) {
-                let addresses = self.addresses.into_iter().flatten().collect();
-                return Ok(Company { segment, addresses, lives: self.lives });
+            if self.segment.is_some() && self.addresses.iter().all(Option::is_some) {
+                return Ok(());
             }
         }
     }

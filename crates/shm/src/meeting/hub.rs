@@ -82,7 +82,7 @@ impl Hub<'_> {
         let listener = open_door(self.place, watch)?;
         loop {
             watch.check()?;
-            self.accept(&listener);
+            self.accept(&listener)?;
             self.hear_strangers(watch)?;
             self.look_after_members(watch)?;
             let missing = self.missing();
@@ -96,10 +96,11 @@ impl Hub<'_> {
                 };
                 return Err(watch.deadline(missing, format!("join job '{}'{foreign}", self.place.key.as_str())));
             }
+            // With no room for more, knocking is not heard until some have spoken or were silent for too long.
+            let door = self.has_room().then_some(&listener).into_iter();
             let sockets = self.strangers.iter().map(|stranger| &stranger.socket);
             let members = self.members.iter().flatten().map(|member| &member.socket);
-            let mut fds: Vec<PollFd<'_>> =
-                core::iter::once(&listener).chain(sockets).chain(members).map(poll_in).collect();
+            let mut fds: Vec<PollFd<'_>> = door.chain(sockets).chain(members).map(poll_in).collect();
             watch.wait(&mut fds, SLICE);
         }
     }
@@ -111,10 +112,19 @@ impl Hub<'_> {
         }
     }
 
-    fn accept(&mut self, listener: &OwnedFd) {
+    fn has_room(&self) -> bool {
+        self.strangers.len() < 2 * self.place.size + 64
+    }
+
+    fn accept(&mut self, listener: &OwnedFd) -> Result<()> {
         self.strangers.retain(|stranger| stranger.since.elapsed() < SILENCE_LIMIT);
-        while self.strangers.len() < 2 * self.place.size + 64 {
-            let Ok(socket) = accept_from(listener) else { return };
+        while self.has_room() {
+            let socket = match accept_from(listener) {
+                Ok(socket) => socket,
+                Err(error @ (Errno::MFILE | Errno::NFILE)) => return Err(no_socket(error)),
+                // Nobody there, or gone again.
+                Err(_) => return Ok(()),
+            };
             match peer_of(&socket) {
                 Ok((user, process)) if user == own_user() => {
                     self.strangers.push(Stranger { socket, process, since: Instant::now() });
@@ -129,6 +139,7 @@ impl Hub<'_> {
                 Err(_) => self.count_foreign("a connection of nobody"),
             }
         }
+        Ok(())
     }
 
     fn hear_strangers(&mut self, watch: &Watch<'_>) -> Result<()> {
@@ -145,6 +156,7 @@ impl Hub<'_> {
 
     fn hear(&mut self, stranger: Stranger, packet: Packet, watch: &Watch<'_>) -> Result<()> {
         match Message::decode(&packet.bytes) {
+            Ok(Message::Hello(_)) if packet.lost_descriptors => return Err(no_socket(Errno::MFILE)),
             Ok(Message::Hello(hello)) => match packet.descriptors.into_iter().next() {
                 Some(token) => return self.admit(stranger.socket, hello, token, watch),
                 None => self.count_foreign("a rank without a handle of its process"),
@@ -220,26 +232,32 @@ impl Hub<'_> {
     }
 
     fn welcome(&mut self, watch: &mut Watch<'_>, home: Home) -> Result<Company> {
-        let size = self.place.size;
-        let (segment, memory) = World::create_segment(size, home)?;
+        let (segment, memory) = World::create_segment(self.place.size, home)?;
+        // Some may have got all they need when this fails: they must not wait for this rank.
+        self.hand_out(&memory, watch).inspect_err(|_| World::give_up(&segment, self.place.rank))?;
+        let others = self.members.iter().flatten().map(|member| member.address.clone());
+        let addresses = core::iter::once(self.place.address.clone()).chain(others).collect();
+        let lives = self.members.iter_mut().map(|member| member.take().map(|member| member.life)).collect();
+        Ok(Company { segment, addresses, lives })
+    }
+
+    /// Gives all members the world's memory and each other's addresses and lives.
+    fn hand_out(&self, memory: &OwnedFd, watch: &mut Watch<'_>) -> Result<()> {
         let own = (self.place.life.kind, self.place.life.token.as_fd(), &self.place.address);
         let others = self.members.iter().flatten();
         let roll: Vec<(LifeKind, BorrowedFd<'_>, &Address)> = core::iter::once(own)
             .chain(others.map(|member| (member.life.kind, member.life.token.as_fd(), &member.address)))
             .collect();
-        let welcome = Message::Welcome(u32::try_from(size).unwrap_or(u32::MAX)).encode();
+        let welcome = Message::Welcome(u32::try_from(self.place.size).unwrap_or(u32::MAX)).encode();
         let rosters: Vec<(Vec<u8>, Vec<BorrowedFd<'_>>)> =
-            roll.chunks(ROSTER_BATCH).zip((0..size).step_by(ROSTER_BATCH)).map(roster).collect();
+            roll.chunks(ROSTER_BATCH).zip((0..roll.len()).step_by(ROSTER_BATCH)).map(roster).collect();
         for (member, rank) in self.members.iter().flatten().zip(1..) {
-            let rank = Rank(rank);
-            deliver(&member.socket, rank, &welcome, &[memory.as_fd()], watch)?;
+            deliver(&member.socket, Rank(rank), &welcome, &[memory.as_fd()], watch)?;
             for (packet, tokens) in &rosters {
-                deliver(&member.socket, rank, packet, tokens, watch)?;
+                deliver(&member.socket, Rank(rank), packet, tokens, watch)?;
             }
         }
-        let addresses = roll.iter().map(|(_, _, address)| (*address).clone()).collect();
-        let lives = self.members.iter_mut().map(|member| member.take().map(|member| member.life)).collect();
-        Ok(Company { segment, addresses, lives })
+        Ok(())
     }
 
     /// Tells those who came why there will be no world.

@@ -239,11 +239,21 @@ fn too_few_descriptors_are_a_clear_error() {
     let mut ranks: Vec<Rank> = (0..15).map(|rank| Start::new(&key, rank, 16).spawn()).collect();
     let said = Start { variables, ..Start::new(&key, 15, 16) }.spawn().hear();
     assert!(said.contains("could not get") && said.contains("ulimit -n"), "{said}");
-    // For the others the world is complete: they learn of its end as of any.
+    // For the others the world is complete: they see that this rank has left it.
     for rank in &mut ranks {
         assert_eq!(rank.hear(), "met");
     }
-    assert!(ranks[3].ask("await-gone 15").starts_with("Gone("));
+    assert_eq!(ranks[3].ask("await-gone 15"), "Gone(Left(0))");
+}
+
+#[test]
+fn a_hub_with_too_few_descriptors_says_so() {
+    let key = new_key();
+    let variables = vec![("SHM_TEST_DESCRIPTORS", "16".to_string())];
+    let mut hub = Start { variables, ..Start::new(&key, 0, 16) }.spawn();
+    let _others: Vec<Rank> = (1..16).map(|rank| Start::new(&key, rank, 16).spawn()).collect();
+    let said = hub.hear();
+    assert!(said.contains("could not get") && said.contains("ulimit -n"), "{said}");
 }
 
 #[test]
