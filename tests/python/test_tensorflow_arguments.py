@@ -88,6 +88,27 @@ def test_more_than_8_gib_is_refused_by_its_static_shape():
     assert not engine.submissions
 
 
+def test_more_than_8_gib_is_refused_before_a_byte_is_touched():
+    import mmap
+
+    def resident_kib():
+        with open("/proc/self/status") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+
+    no_reserve = 0x4000
+    memory = mmap.mmap(-1, (8 << 30) + 4, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve)
+    array = np.frombuffer(memory, np.float32)
+    with FakeEngine().attached() as engine, tf.Graph().as_default(), v1.Session() as session:
+        fed = v1.placeholder(tf.float32, [None])
+        result = allreduce(fed)
+        before = resident_kib()
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+            session.run(result.op, {fed: array})
+        assert resident_kib() - before < 1 << 20
+    assert str(array.nbytes) in str(caught.value) and "8 GiB" in str(caught.value)
+    assert not engine.submissions
+
+
 def test_a_fusion_id_that_is_not_read_is_warned_of_once():
     def warned(**arguments):
         with warnings.catch_warnings(record=True) as caught:

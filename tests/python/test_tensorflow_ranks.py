@@ -244,7 +244,7 @@ def keras_fit(rank, size):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean(tf.square(self(x) - y))
             weights = self.trainable_weights
-            gradients = tape.gradient(loss, [weight.value for weight in weights])
+            gradients = tape.gradient(loss, weights)
             gradients = [allreduce(gradient) / float(size) for gradient in gradients]
             self.optimizer.apply_gradients(zip(gradients, weights))
             return {"loss": allreduce(loss) / float(size)}
