@@ -7,8 +7,8 @@ use rustix::process::Signal;
 /// From being asked to being killed. Together with what follows everything has ended within 2 s.
 const GRACE: Duration = Duration::from_millis(1500);
 
-/// For those who may be ending already: after another signal that was passed on, or when the ranks have ended and only
-/// what they started is left.
+/// For those who may be ending already: when a rank has failed, which the others are told at once and report in their own
+/// words; after another signal that was passed on; when the ranks have ended and only what they started is left.
 const SOFT_DELAY: Duration = Duration::from_millis(500);
 
 /// SIGKILL is repeated, because a process may have started another meanwhile.

@@ -420,8 +420,8 @@ impl Job {
         }
         self.outcome.failed(rank, ending, self.running(), self.ladder.has_killed());
         if !self.keep_going {
-            // After a signal that was passed on, the others are about to end by themselves.
-            self.ladder.begin(Instant::now(), self.outcome.was_asked());
+            // The others hear of it at the same time, and have something to say about it.
+            self.ladder.begin(Instant::now(), true);
         }
     }
 

@@ -45,10 +45,6 @@ impl Outcome {
         }
     }
 
-    pub(super) fn was_asked(&self) -> bool {
-        self.asked.is_some()
-    }
-
     /// The launcher itself cannot go on.
     pub(super) fn stop(&mut self, refusal: Refusal) {
         if self.first.is_none() {
