@@ -27,8 +27,10 @@ const REASON_LIMIT: Duration = Duration::from_millis(30);
 const TICK: Duration = Duration::from_millis(2);
 /// How long a connection may stay silent before it counts as foreign.
 const SILENCE_LIMIT: Duration = Duration::from_secs(5);
-/// Connections served at once, for each rank.
-const CALLERS_PER_RANK: usize = 16;
+/// How long to leave a process alone that did not take a request.
+const RETRY: Duration = Duration::from_millis(10);
+/// Connections served at once, for each rank. Those that are turned away come again.
+const CALLERS_PER_RANK: usize = 32;
 /// Events taken at once.
 const EVENTS: usize = 64;
 
@@ -48,9 +50,10 @@ struct Caller {
 /// A request of this process, on its way.
 struct Asking {
     ask: Ask,
-    /// `None` while it could not be sent yet, or when the connection was lost.
+    /// `None` until it could be sent, and again when the connection was lost.
     socket: Option<OwnedFd>,
-    lost_at: Option<Instant>,
+    /// When to try to send it.
+    due: Instant,
 }
 
 /// Watches the other processes of a world. [`run`](Monitor::run) it on a thread of its own from the beginning to the end of
@@ -163,8 +166,11 @@ impl Monitor {
 
     /// How long nothing needs to be done if nothing happens.
     fn patience(&self) -> Option<Duration> {
-        if self.busy || !self.dying.is_empty() || self.askings.values().any(|asking| asking.socket.is_none()) {
+        if self.busy || !self.dying.is_empty() {
             return Some(TICK);
+        }
+        if self.askings.values().any(|asking| asking.socket.is_none()) {
+            return Some(RETRY);
         }
         self.callers.values().any(|caller| caller.wants.is_none()).then_some(SILENCE_LIMIT)
     }
@@ -228,8 +234,10 @@ impl Monitor {
             Err(Errno::MFILE | Errno::NFILE) => return self.make_room(),
             Err(_) => return,
         };
-        let room = self.callers.len() < CALLERS_PER_RANK * self.world.size();
-        if !room || peer_of(&socket).map(|(user, _)| user) != Ok(own_user()) {
+        if self.callers.len() >= CALLERS_PER_RANK * self.world.size() {
+            return;
+        }
+        if peer_of(&socket).map(|(user, _)| user) != Ok(own_user()) {
             return self.count_foreign();
         }
         if let Some(key) = self.watch(&socket) {
@@ -319,23 +327,19 @@ impl Monitor {
         for ask in new {
             let key = self.next_key;
             self.next_key += 1;
-            self.askings.insert(key, Asking { ask, socket: None, lost_at: None });
+            self.askings.insert(key, Asking { ask, socket: None, due: Instant::now() });
         }
-        let waiting = |asking: &Asking| asking.socket.is_none() && asking.lost_at.is_none();
-        let keys: Vec<u64> = self.askings.iter().filter(|(_, asking)| waiting(asking)).map(|(key, _)| *key).collect();
+        let due = |asking: &Asking| asking.socket.is_none() && asking.due <= Instant::now();
+        let keys: Vec<u64> = self.askings.iter().filter(|(_, asking)| due(asking)).map(|(key, _)| *key).collect();
         for key in keys {
             let Some(mut asking) = self.askings.remove(&key) else { continue };
-            match self.send_ask(&asking.ask) {
-                Ok(socket) => match self.watch(&socket) {
-                    Some(key) => drop(self.askings.insert(key, Asking { socket: Some(socket), ..asking })),
-                    None => drop(self.askings.insert(key, asking)),
-                },
-                Err(Errno::AGAIN | Errno::MFILE | Errno::NFILE) => drop(self.askings.insert(key, asking)),
-                Err(_) => {
-                    asking.lost_at = Some(Instant::now());
-                    self.askings.insert(key, asking);
-                }
-            }
+            // Refused, or no room here: its end, if it is that, is told by its handle.
+            let sent = self.send_ask(&asking.ask).ok();
+            let watched = sent.and_then(|socket| self.watch(&socket).map(|key| (key, socket)));
+            let key = watched.as_ref().map_or(key, |(key, _)| *key);
+            asking.due = Instant::now() + RETRY;
+            asking.socket = watched.map(|(_, socket)| socket);
+            self.askings.insert(key, asking);
         }
     }
 
@@ -356,8 +360,8 @@ impl Monitor {
             Err(Errno::AGAIN) => return,
             Ok(packet) if !packet.bytes.is_empty() => packet,
             Ok(_) | Err(_) => {
+                // It is gone, which its handle tells soon, or had no room.
                 asking.socket = None;
-                asking.lost_at = Some(Instant::now());
                 return;
             }
         };
@@ -377,14 +381,13 @@ impl Monitor {
         let world = &self.world;
         self.askings.retain(|_, asking| {
             let ask = &asking.ask;
-            let too_late = asking.lost_at.is_some_and(|since| since.elapsed() >= 2 * REASON_LIMIT);
-            let ending = match (world.fate(ask.host()), too_late) {
-                (Fate::Gone(ending), _) => ending,
-                (Fate::Alive, true) => Ending::Unknown,
-                (Fate::Alive, false) => return ask.is_wanted(),
-            };
-            ask.answer(world, Err(lost(world, ask, ending)));
-            false
+            match world.fate(ask.host()) {
+                Fate::Alive => ask.is_wanted(),
+                Fate::Gone(ending) => {
+                    ask.answer(world, Err(lost(world, ask, ending)));
+                    false
+                }
+            }
         });
     }
 }

@@ -54,8 +54,9 @@ fn strangers_do_not_disturb_the_serving_of_memory() {
     drop(held);
     let late = worlds[1].request_group(key(2), b"");
     let first = worlds[0].request_group(key(2), b"");
-    assert!(take(&first).is_ok());
-    assert!(take(&late).is_ok());
+    let first = take(&first).unwrap();
+    let late = take(&late).unwrap();
+    assert_eq!((first.members(), late.members()), (key(2).ranks(), key(2).ranks()));
     worlds.iter().for_each(|world| world.stop_monitor());
 }
 
