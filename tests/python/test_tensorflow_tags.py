@@ -155,6 +155,23 @@ def test_branches_differ(engine):
     assert tags[0] != tags[1]
 
 
+def test_control_flow_of_v1(engine):
+    """Scripts that disable TensorFlow 2's behaviour get loops and branches inside the graph, not as functions."""
+    v1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default(), v1.Session() as session:
+            x = v1.placeholder(tf.float32, [])
+            _, looped = v1.while_loop(lambda i, _: i < 3, lambda i, value: (i + 1, allreduce(value)), (0, x))
+            branched = v1.cond(x > 0.0, lambda: allreduce(x), lambda: allreduce(-x))
+            fetches = [looped, branched, tf.gradients(looped, x)[0]]
+            tags = tags_of(engine, session.run, fetches, {x: 1.0})
+            assert len(set(tags)) == 7
+            assert tags_of(engine, session.run, fetches, {x: 2.0}) == tags
+            assert session.run(fetches, {x: 1.0}) == [8, 2, 8]
+    finally:
+        v1.enable_control_flow_v2()
+
+
 def test_a_backward_pass_is_named_after_its_function(engine):
     inner = make_step()
 

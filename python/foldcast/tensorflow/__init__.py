@@ -16,7 +16,7 @@ that they were made in, their name there, and in loops by the iteration. So all 
 allreduces of that group. Where several graphs contain some, or several functions of one name, they must come in the same
 order on every rank. And the uses of one op must: two threads that run the same op at the same time leave it open which
 of them meets whom. What else a rank builds or traces does not matter, nor how often it retraces a function for other
-input shapes.
+input shapes. An allreduce in a graph or function runs only if something uses its result: on all ranks, or on none.
 
 Eager calls have no name to meet by: they meet in the order in which each rank makes them, together with the unnamed
 calls of `foldcast`. Two threads that are inside eager calls of one group at once get an error.
