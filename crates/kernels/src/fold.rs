@@ -92,36 +92,41 @@ impl Fold {
     ) {
         assert!(!sources.is_empty(), "a fold needs at least one source");
         let ends = Ends::of(buffers, &span, self.dtype);
-        let len = span.end - span.start;
         if let Some(also) = also {
-            assert!(also.len() == len, "a second output of {} bytes for a span of {len}", also.len());
+            assert!(also.len() == ends.len, "a second output of {} bytes for a span of {}", also.len(), ends.len);
         }
-        let _environment = Environment::enter(self.dtype);
-        let (mut few, mut few_wanted) = ([ptr::null(); FEW], [ptr::null(); FEW]);
-        let (mut many, mut many_wanted) = (Vec::new(), Vec::new());
-        let (all, wanted) = if sources.len() <= FEW {
-            (&mut few[..sources.len()], &mut few_wanted[..])
+        if sources.len() <= FEW {
+            let mut few = [ptr::null(); FEW];
+            self.fold_from(&ends, sources, &mut few[..sources.len()], also, hints);
         } else {
-            many.resize(sources.len(), ptr::null());
-            many_wanted.resize(sources.len(), ptr::null());
-            (&mut many[..], &mut many_wanted[..])
-        };
-        let mut shared = 0;
-        for (at, source) in all.iter_mut().zip(sources) {
+            let mut many = vec![ptr::null(); sources.len()];
+            self.fold_from(&ends, sources, &mut many, also, hints);
+        }
+    }
+
+    /// `pointers` has room for as many as there are sources.
+    #[inline(always)]
+    fn fold_from(
+        self,
+        ends: &Ends,
+        sources: &[Source<'_>],
+        pointers: &mut [*const u8],
+        also: Option<SharedBytes<'_>>,
+        hints: Hints,
+    ) {
+        let len = ends.len;
+        for (at, source) in pointers.iter_mut().zip(sources) {
             *at = match source {
                 Source::Own => ends.input,
                 Source::Shared(bytes) => {
                     assert!(bytes.len() == len, "a source of {} bytes for a span of {len}", bytes.len());
-                    if hints.take_ownership {
-                        wanted[shared] = bytes.as_ptr().cast_const();
-                        shared += 1;
-                    }
                     bytes.as_ptr().cast_const()
                 }
             };
         }
-        let job = FoldJob { sources: all, wanted: &wanted[..shared], output: ends.output, start: 0, end: len };
+        let job = ends.job(pointers, hints);
         let streaming = hints.streaming && !ends.in_place;
+        let _environment = Environment::enter(self.dtype);
         // SAFETY: `Ends::of` and the assertions prove that the output, `also` and every source have `len` bytes; in
         // place the output is exactly this rank's input.
         unsafe { run::fold(self.kernel, self.dtype.size(), &job, also.map(SharedBytes::as_ptr), streaming) }
@@ -157,8 +162,7 @@ impl Fold {
         let ends = Ends::of(buffers, &span, self.dtype);
         let shared = peer.as_ptr().cast_const();
         let sources = if own_first { [ends.input, shared] } else { [shared, ends.input] };
-        let wanted = if hints.take_ownership { &[shared][..] } else { &[] };
-        let job = FoldJob { sources: &sources, wanted, output: ends.output, start: 0, end: len };
+        let job = ends.job(&sources, hints);
         let streaming = hints.streaming && !ends.in_place;
         let _environment = Environment::enter(self.dtype);
         // SAFETY: `Ends::of` and the assertions prove that output and sources have `len` bytes, and the stage and what
@@ -171,6 +175,7 @@ impl Fold {
 struct Ends {
     input: *const u8,
     output: *mut u8,
+    len: usize,
     in_place: bool,
 }
 
@@ -179,17 +184,32 @@ impl Ends {
         let len = span.end.saturating_sub(span.start);
         assert!(len.is_multiple_of(dtype.size()), "{len} bytes are no whole number of {dtype} elements");
         match buffers {
-            Buffers::Separate { input, output } => {
-                Ends { input: input[span.clone()].as_ptr(), output: output[span.clone()].as_mut_ptr(), in_place: false }
-            }
+            Buffers::Separate { input, output } => Ends {
+                input: input[span.clone()].as_ptr(),
+                output: output[span.clone()].as_mut_ptr(),
+                len,
+                in_place: false,
+            },
             Buffers::InPlace(both) => {
                 assert!(span.start <= span.end && span.end <= both.len(), "{span:?} is outside of {}", both.len());
                 // From the pointer to the whole buffer, so that the pointers to two spans may be used in turn.
                 let whole = both.as_mut_ptr();
                 // SAFETY: `start <= both.len()`.
                 let output = unsafe { whole.add(span.start) };
-                Ends { input: output, output, in_place: true }
+                Ends { input: output, output, len, in_place: true }
             }
+        }
+    }
+
+    /// The fold of the whole span.
+    fn job<'a>(&self, sources: &'a [*const u8], hints: Hints) -> FoldJob<'a> {
+        FoldJob {
+            sources,
+            own: self.input,
+            take_ownership: hints.take_ownership,
+            output: self.output,
+            start: 0,
+            end: self.len,
         }
     }
 }

@@ -56,11 +56,16 @@ pub(crate) unsafe fn fold_pair(
 /// Asks for the lines that come before those that the kernels ask for.
 #[inline]
 fn take_first_lines(job: &FoldJob<'_>) {
-    for source in job.wanted {
-        let mut offset = 0;
-        while offset < job.end.min(AHEAD) {
-            prefetch_for_writing(source.wrapping_add(offset));
-            offset += LINE;
+    if !job.take_ownership {
+        return;
+    }
+    for &source in job.sources {
+        if source != job.own {
+            let mut offset = 0;
+            while offset < job.end.min(AHEAD) {
+                prefetch_for_writing(source.wrapping_add(offset));
+                offset += LINE;
+            }
         }
     }
 }
@@ -87,8 +92,9 @@ unsafe fn pair(
     stage: *mut u8,
     stage_len: usize,
 ) {
-    let FoldJob { sources, wanted, output, end, .. } = *job;
-    let sources = *sources.first_chunk().expect("a pair has two sources");
+    let FoldJob { output, end, .. } = *job;
+    let sources: [*const u8; 2] = *job.sources.first_chunk().expect("a pair has two sources");
+    let wanted = if sources[0] == job.own { sources[1] } else { sources[0] };
     let head = to_next_line(output.addr());
     let streaming = streaming && head.is_multiple_of(size) && head + STEP <= end;
     let start = if streaming { head } else { 0 };
@@ -99,9 +105,9 @@ unsafe fn pair(
     let both = whole(stage_len.min(end - start));
     let alone = if streaming { whole(end - start - both) } else { 0 };
     let at = |offset: usize, len: usize| PairJob {
-        sources: sources.map(|source: *const u8| source.wrapping_add(offset)),
-        wanted: wanted.first().map_or(core::ptr::null(), |source| source.wrapping_add(offset)),
-        wanted_len: if wanted.is_empty() { 0 } else { end - offset },
+        sources: sources.map(|source| source.wrapping_add(offset)),
+        wanted: wanted.wrapping_add(offset),
+        wanted_len: if job.take_ownership { end - offset } else { 0 },
         output: output.wrapping_add(offset),
         next,
         stage,

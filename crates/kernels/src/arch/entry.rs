@@ -1,12 +1,13 @@
 //! The entry points of an instruction set. A macro, because a function's instruction set is part of its definition.
 
 /// Makes the functions `fold`, `fold_pair`, `copy` and the table of them. `lanes` are those of the integers,
-/// signed and then unsigned, and of the floats, the smallest first: the order of the data types' codes. `trees` are
-/// those over 1 to 8 sources, and over any number.
+/// signed and then unsigned, and of the floats, the smallest first: the order of the data types' codes. Beside each
+/// are the lanes for sums and products: those of signed and of unsigned integers have the same bits, and one kernel.
+/// `trees` are those over 1 to 8 sources, and over any number.
 macro_rules! entry_points {
     (
         $table:ident, $level:expr, $raw:ty, $(#[$instructions:meta])?
-        lanes: [$($lanes:ident)*], trees: [$($tree:ty),*]
+        lanes: [$($lanes:ident $modular:ident),*], trees: [$($tree:ty),*]
     ) => {
         $(#[$instructions])?
         unsafe fn fold<L: Lanes, O: Operation, T: Tree>(job: &FoldJob<'_>) {
@@ -31,11 +32,11 @@ macro_rules! entry_points {
         }
 
         /// The kernels in the order of the reductions' codes.
-        const fn kernels<L: Lanes>() -> [Kernel; 4] {
-            [kernel::<L, Sum>(), kernel::<L, Max>(), kernel::<L, Min>(), kernel::<L, Prod>()]
+        const fn kernels<L: Lanes, M: Lanes>() -> [Kernel; 4] {
+            [kernel::<M, Sum>(), kernel::<L, Max>(), kernel::<L, Min>(), kernel::<M, Prod>()]
         }
 
-        pub(crate) static $table: Table = Table { level: $level, kernels: [$(kernels::<$lanes>()),*], copy };
+        pub(crate) static $table: Table = Table { level: $level, kernels: [$(kernels::<$lanes, $modular>()),*], copy };
     };
 }
 pub(crate) use entry_points;

@@ -16,12 +16,12 @@ pub(crate) fn prefetch_for_writing(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch takes any address.
     unsafe {
-        core::arch::asm!("prefetchw [{}]", in(reg) at, options(nomem, nostack, preserves_flags));
+        core::arch::asm!("prefetchw [{}]", in(reg) at.addr(), options(nomem, nostack, preserves_flags));
     }
     #[cfg(target_arch = "aarch64")]
     // SAFETY: a prefetch takes any address.
     unsafe {
-        core::arch::asm!("prfm pstl1keep, [{}]", in(reg) at, options(nomem, nostack, preserves_flags));
+        core::arch::asm!("prfm pstl1keep, [{}]", in(reg) at.addr(), options(nomem, nostack, preserves_flags));
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = at;

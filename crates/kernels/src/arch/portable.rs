@@ -36,13 +36,17 @@ impl Register for Bytes16 {
     #[inline(never)]
     unsafe fn load_partial(from: *const u8, len: usize) -> Bytes16 {
         // SAFETY: the caller promises these bytes, at most 16.
-        Bytes16(unsafe { partial::read(from, len) }.to_le_bytes())
+        let halves = unsafe { partial::read(from, len) };
+        // SAFETY: both are 16 bytes.
+        Bytes16(unsafe { core::mem::transmute::<[u64; 2], [u8; 16]>(halves.map(u64::to_le)) })
     }
 
     #[inline(never)]
     unsafe fn store_partial(self, to: *mut u8, len: usize) {
+        // SAFETY: both are 16 bytes.
+        let halves = unsafe { core::mem::transmute::<[u8; 16], [u64; 2]>(self.0) };
         // SAFETY: the caller promises these bytes, at most 16.
-        unsafe { partial::write(u128::from_le_bytes(self.0), to, len) }
+        unsafe { partial::write(halves.map(u64::from_le), to, len) }
     }
 }
 
@@ -202,6 +206,6 @@ floats! {
 
 entry_points!(
     PORTABLE, Level::Portable, Bytes16,
-    lanes: [I8 I16 I32 I64 U8 U16 U32 U64 F16 Bf16 F32 F64],
+    lanes: [I8 I8, I16 I16, I32 I32, I64 I64, U8 I8, U16 I16, U32 I32, U64 I64, F16 F16, Bf16 Bf16, F32 F32, F64 F64],
     trees: [Many, Fixed<2>, Many, Many, Many, Many, Many, Many, Many]
 );

@@ -134,13 +134,15 @@ impl Tree for Many {
 /// See `FoldJob`; and what the module says.
 #[inline(always)]
 pub(crate) unsafe fn fold<L: Lanes, O: Operation, T: Tree>(job: &FoldJob<'_>) {
-    let FoldJob { sources, wanted, output, start, end } = *job;
+    let FoldJob { sources, own, take_ownership, output, start, end } = *job;
     let tree = T::over(sources);
     let mut offset = start;
     while offset + LINE <= end {
-        if offset + AHEAD < end {
-            for source in wanted {
-                prefetch_for_writing(source.wrapping_add(offset + AHEAD));
+        if take_ownership && offset + AHEAD < end {
+            for &source in sources {
+                if source != own {
+                    prefetch_for_writing(source.wrapping_add(offset + AHEAD));
+                }
             }
         }
         // SAFETY: these bytes are of the job.

@@ -92,9 +92,10 @@ operation!(Sum sum, Max max, Min min, Prod prod);
 #[derive(Clone, Copy)]
 pub(crate) struct FoldJob<'a> {
     pub(crate) sources: &'a [*const u8],
-    /// Those of the sources whose cache lines are to be fetched for writing, further ahead than the first `AHEAD`
-    /// bytes of the job.
-    pub(crate) wanted: &'a [*const u8],
+    /// This rank's input: the source that is not shared.
+    pub(crate) own: *const u8,
+    /// Whether to fetch the shared sources' cache lines for writing, from `AHEAD` bytes after `start` on.
+    pub(crate) take_ownership: bool,
     /// Where the byte at `start` goes.
     pub(crate) output: *mut u8,
     pub(crate) start: usize,

@@ -1,5 +1,5 @@
 //! The kernels against a naive oracle, on every instruction set that this machine has.
-#![allow(missing_docs, reason = "tests")]
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 mod contract;
 mod oracle;

@@ -75,7 +75,7 @@ fn every_value(dtype: DataType) {
     let all = bytes(0..=u16::MAX);
     let widened: Vec<_> = all.chunks_exact(2).map(|value| Element::decode(dtype, value)).collect();
     for reduction in Reduction::ALL {
-        check(dtype, reduction, &[all.clone()], &widened, "alone");
+        check(dtype, reduction, std::slice::from_ref(&all), &widened, "alone");
         for seed in seeds(dtype) {
             let other = bytes((0..=u16::MAX).map(|_| seed));
             check(dtype, reduction, &[all.clone(), other.clone()], &widened, "value first");

@@ -33,64 +33,96 @@ impl Register for __m256i {
 
     #[inline(always)]
     unsafe fn load_partial(from: *const u8, len: usize) -> __m256i {
-        // SAFETY: the caller's promise is the same.
-        unsafe { load_partial(from, len) }
+        if len.is_multiple_of(4) {
+            // SAFETY: the caller's promise is the same.
+            unsafe { load_masked(from, len / 4) }
+        } else {
+            // SAFETY: the caller's promise is the same.
+            unsafe { load_partial_apart(from, len) }
+        }
     }
 
     #[inline(always)]
     unsafe fn store_partial(self, to: *mut u8, len: usize) {
         // SAFETY: the caller's promise is the same.
-        unsafe { store_partial(self, to, len) }
+        unsafe { store_partial_apart(self, to, len) }
     }
 }
 
-/// Not inlined: it is much code for what happens once in a call, and there are hundreds of kernels.
+/// The first `count` of eight elements of four bytes, the others zero.
+///
+/// # Safety
+/// Those are valid for reads.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn load_masked(from: *const u8, count: usize) -> __m256i {
+    let mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(count as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    // SAFETY: the instruction touches the elements in the mask only.
+    unsafe { _mm256_maskload_epi32(from.cast(), mask) }
+}
+
+/// Not inlined: it is much code for what happens once in a call, and there are hundreds of kernels. A function of its
+/// own, because the compiler does not heed `inline(never)` where there is a `target_feature`.
 ///
 /// # Safety
 /// See `Register`.
 #[inline(never)]
+unsafe fn load_partial_apart(from: *const u8, len: usize) -> __m256i {
+    // SAFETY: the caller's promise is the same.
+    unsafe { load_partial(from, len) }
+}
+
+/// # Safety
+/// See `Register`.
+#[inline(never)]
+unsafe fn store_partial_apart(value: __m256i, to: *mut u8, len: usize) {
+    // SAFETY: the caller's promise is the same.
+    unsafe { store_partial(value, to, len) }
+}
+
+/// # Safety
+/// See `Register`.
 #[target_feature(enable = "avx2")]
 unsafe fn load_partial(from: *const u8, len: usize) -> __m256i {
     if len < 16 {
         // SAFETY: the caller promises these bytes.
         let low = unsafe { partial::read(from, len) };
-        _mm256_zextsi128_si256(from_number(low))
+        _mm256_zextsi128_si256(from_numbers(low))
     } else {
         // SAFETY: the first 16 of at least 16 bytes.
         let low = unsafe { _mm_loadu_si128(from.cast()) };
         // SAFETY: the bytes after those, at most 16.
         let high = unsafe { partial::read(from.wrapping_add(16), len - 16) };
-        join(low, from_number(high))
+        join(low, from_numbers(high))
     }
 }
 
 /// # Safety
 /// See `Register`.
-#[inline(never)]
 #[target_feature(enable = "avx2")]
 unsafe fn store_partial(value: __m256i, to: *mut u8, len: usize) {
     let (low, high) = halves(value);
     if len < 16 {
         // SAFETY: the caller promises these bytes.
-        unsafe { partial::write(to_number(low), to, len) }
+        unsafe { partial::write(to_numbers(low), to, len) }
     } else {
         // SAFETY: the first 16 of at least 16 bytes.
         unsafe { _mm_storeu_si128(to.cast(), low) }
         // SAFETY: the bytes after those, at most 16.
-        unsafe { partial::write(to_number(high), to.wrapping_add(16), len - 16) }
+        unsafe { partial::write(to_numbers(high), to.wrapping_add(16), len - 16) }
     }
 }
 
 #[inline(always)]
-fn from_number(value: u128) -> __m128i {
+fn from_numbers(value: [u64; 2]) -> __m128i {
     // SAFETY: SSE2 is part of x86-64.
-    unsafe { _mm_set_epi64x((value >> 64) as i64, value as i64) }
+    unsafe { _mm_set_epi64x(value[1] as i64, value[0] as i64) }
 }
 
 #[inline(always)]
-fn to_number(value: __m128i) -> u128 {
+fn to_numbers(value: __m128i) -> [u64; 2] {
     // SAFETY: both are 16 plain bytes.
-    unsafe { core::mem::transmute::<__m128i, u128>(value) }
+    unsafe { core::mem::transmute::<__m128i, [u64; 2]>(value) }
 }
 
 #[inline]
@@ -329,6 +361,6 @@ lanes! {
 
 entry_points!(
     AVX2, Level::Avx2, __m256i, #[target_feature(enable = "avx2,f16c")]
-    lanes: [I8 I16 I32 I64 U8 U16 U32 U64 F16 Bf16 F32 F64],
+    lanes: [I8 I8, I16 I16, I32 I32, I64 I64, U8 I8, U16 I16, U32 I32, U64 I64, F16 F16, Bf16 Bf16, F32 F32, F64 F64],
     trees: [Fixed<1>, Fixed<2>, Fixed<3>, Fixed<4>, Fixed<5>, Fixed<6>, Fixed<7>, Fixed<8>, Many]
 );

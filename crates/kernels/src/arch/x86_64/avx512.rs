@@ -232,6 +232,6 @@ lanes! {
 
 entry_points!(
     AVX512, Level::Avx512, __m512i, #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-    lanes: [I8 I16 I32 I64 U8 U16 U32 U64 F16 Bf16 F32 F64],
+    lanes: [I8 I8, I16 I16, I32 I32, I64 I64, U8 I8, U16 I16, U32 I32, U64 I64, F16 F16, Bf16 Bf16, F32 F32, F64 F64],
     trees: [Fixed<1>, Fixed<2>, Fixed<3>, Fixed<4>, Fixed<5>, Fixed<6>, Fixed<7>, Fixed<8>, Many]
 );
