@@ -1,29 +1,30 @@
-//! Plain code, 16 bytes at a time, which compilers turn into the vector instructions of the baseline processor.
-#![allow(clippy::as_conversions, reason = "a macro's literal patterns")]
+//! Plain code, 64 bytes at a time: loops long enough, and without branches, so that compilers turn them into whatever
+//! vector instructions the baseline processor has.
+#![allow(clippy::eq_op, reason = "only NaN differs from itself")]
 
 use super::entry::entry_points;
 use super::half;
 use crate::dispatch::{Kernel, Level, Table};
 use crate::fold::Hints;
 use crate::generic::fold::{Fixed, Many, Tree};
-use crate::generic::{self, FoldJob, Lanes, Max, Min, Operation, PairJob, Prod, Register, Sum, partial};
+use crate::generic::{self, FoldJob, Lanes, Max, Min, Operation, PairJob, Prod, Register, Sum};
 
 #[derive(Clone, Copy)]
-pub(super) struct Bytes16([u8; 16]);
+pub(super) struct Bytes64([u8; 64]);
 
-impl Register for Bytes16 {
-    const BYTES: usize = 16;
+impl Register for Bytes64 {
+    const BYTES: usize = 64;
 
     #[inline(always)]
-    unsafe fn load(from: *const u8) -> Bytes16 {
+    unsafe fn load(from: *const u8) -> Bytes64 {
         // SAFETY: the caller promises these bytes, and a byte array has no alignment.
-        Bytes16(unsafe { from.cast::<[u8; 16]>().read() })
+        Bytes64(unsafe { from.cast::<[u8; 64]>().read() })
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut u8) {
         // SAFETY: the caller promises these bytes, and a byte array has no alignment.
-        unsafe { to.cast::<[u8; 16]>().write(self.0) }
+        unsafe { to.cast::<[u8; 64]>().write(self.0) }
     }
 
     #[inline(always)]
@@ -32,21 +33,18 @@ impl Register for Bytes16 {
         unsafe { self.store(to) }
     }
 
-    // Not inlined: it is much code for what happens once in a call, and there are hundreds of kernels.
-    #[inline(never)]
-    unsafe fn load_partial(from: *const u8, len: usize) -> Bytes16 {
-        // SAFETY: the caller promises these bytes, at most 16.
-        let halves = unsafe { partial::read(from, len) };
-        // SAFETY: both are 16 bytes.
-        Bytes16(unsafe { core::mem::transmute::<[u64; 2], [u8; 16]>(halves.map(u64::to_le)) })
+    #[inline(always)]
+    unsafe fn load_partial(from: *const u8, len: usize) -> Bytes64 {
+        let mut bytes = [0; 64];
+        // SAFETY: the caller promises these bytes, at most 64.
+        unsafe { from.copy_to_nonoverlapping(bytes.as_mut_ptr(), len) }
+        Bytes64(bytes)
     }
 
-    #[inline(never)]
+    #[inline(always)]
     unsafe fn store_partial(self, to: *mut u8, len: usize) {
-        // SAFETY: both are 16 bytes.
-        let halves = unsafe { core::mem::transmute::<[u8; 16], [u64; 2]>(self.0) };
-        // SAFETY: the caller promises these bytes, at most 16.
-        unsafe { partial::write(halves.map(u64::from_le), to, len) }
+        // SAFETY: the caller promises these bytes, at most 64.
+        unsafe { to.copy_from_nonoverlapping(self.0.as_ptr(), len) }
     }
 }
 
@@ -54,14 +52,14 @@ impl Register for Bytes16 {
 macro_rules! elements {
     ($type:ident, $split:ident, $join:ident) => {
         #[inline(always)]
-        fn $split(raw: Bytes16) -> [$type; 16 / size_of::<$type>()] {
-            // SAFETY: both are 16 bytes, and every pattern is a number.
+        fn $split(raw: Bytes64) -> [$type; 64 / size_of::<$type>()] {
+            // SAFETY: both are 64 bytes, and every pattern is a number.
             unsafe { core::mem::transmute(raw.0) }
         }
         #[inline(always)]
-        fn $join(elements: [$type; 16 / size_of::<$type>()]) -> Bytes16 {
-            // SAFETY: both are 16 bytes, none of them padding.
-            Bytes16(unsafe { core::mem::transmute::<[$type; 16 / size_of::<$type>()], [u8; 16]>(elements) })
+        fn $join(elements: [$type; 64 / size_of::<$type>()]) -> Bytes64 {
+            // SAFETY: both are 64 bytes, none of them padding.
+            Bytes64(unsafe { core::mem::transmute::<[$type; 64 / size_of::<$type>()], [u8; 64]>(elements) })
         }
     };
 }
@@ -74,13 +72,13 @@ elements!(u32, split_u32, join_u32);
 elements!(u64, split_u64, join_u64);
 
 #[inline(always)]
-fn split_u8(raw: Bytes16) -> [u8; 16] {
+fn split_u8(raw: Bytes64) -> [u8; 64] {
     raw.0
 }
 
 #[inline(always)]
-fn join_u8(elements: [u8; 16]) -> Bytes16 {
-    Bytes16(elements)
+fn join_u8(elements: [u8; 64]) -> Bytes64 {
+    Bytes64(elements)
 }
 
 macro_rules! lanewise {
@@ -100,11 +98,11 @@ macro_rules! integers {
     ($($name:ident $type:ident $split:ident $join:ident;)*) => {$(
         struct $name;
         impl Lanes for $name {
-            type Raw = Bytes16;
-            type Acc = [$type; 16 / size_of::<$type>()];
+            type Raw = Bytes64;
+            type Acc = [$type; 64 / size_of::<$type>()];
 
             #[inline(always)]
-            unsafe fn widen(raw: Bytes16) -> Self::Acc {
+            unsafe fn widen(raw: Bytes64) -> Self::Acc {
                 $split(raw)
             }
             lanewise! {
@@ -114,7 +112,7 @@ macro_rules! integers {
                 prod = $type::wrapping_mul;
             }
             #[inline(always)]
-            unsafe fn narrow(acc: Self::Acc) -> Bytes16 {
+            unsafe fn narrow(acc: Self::Acc) -> Bytes64 {
                 $join(acc)
             }
         }
@@ -131,50 +129,38 @@ integers! {
     U64 u64 split_u64 join_u64;
 }
 
-/// The larger, the smaller, of two floats: NaN wins, -0 is less than +0. Equal values are of equal bits but for the
-/// signs of zeros, so that "and" and "or" of the bits choose between those.
+/// The larger, the smaller, of two floats: NaN wins, -0 is less than +0. What the two comparisons choose differs only
+/// for zeros, of which "and" and "or" of the bits choose the right one, and for NaN, which is made by setting all bits.
 macro_rules! extremes {
-    ($max:ident $min:ident $type:ident) => {
+    ($max:ident $min:ident $type:ident $bits:ident) => {
         #[inline(always)]
         fn $max(a: $type, b: $type) -> $type {
-            let zeros = $type::from_bits(a.to_bits() & b.to_bits());
-            let ordered = if a > b {
-                a
-            } else if a < b {
-                b
-            } else {
-                zeros
-            };
-            if a.is_nan() || b.is_nan() { $type::NAN } else { ordered }
+            let (x, y) = (if a > b { a } else { b }, if b > a { b } else { a });
+            let nan: $bits = if (a != a) | (b != b) { !0 } else { 0 };
+            $type::from_bits(x.to_bits() & y.to_bits() | nan)
         }
         #[inline(always)]
         fn $min(a: $type, b: $type) -> $type {
-            let zeros = $type::from_bits(a.to_bits() | b.to_bits());
-            let ordered = if a < b {
-                a
-            } else if a > b {
-                b
-            } else {
-                zeros
-            };
-            if a.is_nan() || b.is_nan() { $type::NAN } else { ordered }
+            let (x, y) = (if a < b { a } else { b }, if b < a { b } else { a });
+            let nan: $bits = if (a != a) | (b != b) { !0 } else { 0 };
+            $type::from_bits(x.to_bits() | y.to_bits() | nan)
         }
     };
 }
-extremes!(max_f32 min_f32 f32);
-extremes!(max_f64 min_f64 f64);
+extremes!(max_f32 min_f32 f32 u32);
+extremes!(max_f64 min_f64 f64 u64);
 
 /// `bits`: the type in memory; `type`: the type that is computed with.
 macro_rules! floats {
     ($($name:ident $bits:ident $type:ident $split:ident $join:ident $max:ident $min:ident $from:expr, $to:expr;)*) => {$(
         struct $name;
         impl Lanes for $name {
-            type Raw = Bytes16;
-            type Acc = [$type; 16 / size_of::<$bits>()];
+            type Raw = Bytes64;
+            type Acc = [$type; 64 / size_of::<$bits>()];
 
             #[inline(always)]
-            unsafe fn widen(raw: Bytes16) -> Self::Acc {
-                let mut result = [0.0; 16 / size_of::<$bits>()];
+            unsafe fn widen(raw: Bytes64) -> Self::Acc {
+                let mut result = [0.0; 64 / size_of::<$bits>()];
                 for (x, bits) in result.iter_mut().zip($split(raw)) {
                     *x = $from(bits);
                 }
@@ -187,8 +173,8 @@ macro_rules! floats {
                 prod = |a, b| a * b;
             }
             #[inline(always)]
-            unsafe fn narrow(acc: Self::Acc) -> Bytes16 {
-                let mut result = [0; 16 / size_of::<$bits>()];
+            unsafe fn narrow(acc: Self::Acc) -> Bytes64 {
+                let mut result = [0; 64 / size_of::<$bits>()];
                 for (bits, x) in result.iter_mut().zip(acc) {
                     *bits = $to(x);
                 }
@@ -205,7 +191,7 @@ floats! {
 }
 
 entry_points!(
-    PORTABLE, Level::Portable, Bytes16,
+    PORTABLE, Level::Portable, Bytes64,
     lanes: [I8 I8, I16 I16, I32 I32, I64 I64, U8 I8, U16 I16, U32 I32, U64 I64, F16 F16, Bf16 Bf16, F32 F32, F64 F64],
     trees: [Many, Fixed<2>, Many, Many, Many, Many, Many, Many, Many]
 );
