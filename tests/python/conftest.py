@@ -61,6 +61,10 @@ class Job:
         try:
             self.process.wait(self._timeout)
         except subprocess.TimeoutExpired:
+            late = True
+        else:
+            late = False
+        if late:
             self._fail(f"the job did not end within {self._timeout} s")
         self._read_output()
         self.returncode = self.process.returncode
@@ -82,8 +86,6 @@ class Job:
         return file
 
     def _read_output(self):
-        for file in self._files:
-            file.flush()
         self.stdout, self.stderr = ((self._directory / name).read_text() for name in ("stdout", "stderr"))
 
     def _fail(self, why):

@@ -63,6 +63,7 @@ def waiting(rank, size):
     import foldcast
     from _ranks import ready
 
+    foldcast.init()
     array = np.array([rank], np.float32)
     if rank == 0:
         begun = time.monotonic()

@@ -44,7 +44,8 @@ def victim_is_in_a_call(rank, size, count):
         while not os.path.exists(os.path.join(os.environ["FOLDCAST_TEST_DIRECTORY"], "go")):
             time.sleep(0.005)
     ready("calls")
-    return caught(lambda: foldcast.allreduce(array))
+    # What the victim had given before it died may be all that this call needs of it: then the next one fails.
+    return caught(lambda: foldcast.allreduce(array)) or caught(lambda: foldcast.allreduce(array))
 
 
 def check_told(found, rank):
@@ -74,11 +75,12 @@ def in_call(ranks, count):
         time.sleep(0.2)
         (job._directory / "go").touch()
         job.finish(expect=128 + signal.SIGKILL)
-        for rank in (0, 1):
-            check_told(job.results[rank], rank)
-        late = job.results[3]
-        assert late["class"] in ("RankDiedError", "GroupAbortedError") and late["rank"] == 2, late
-        assert "rank 2 was killed by signal 9" in late["text"], late
+        for rank in (0, 1, 3):
+            # Who calls only after another one was told finds the group ended, for the same reason.
+            found = job.results[rank]
+            assert found["class"] in ("RankDiedError", "GroupAbortedError") and found["rank"] == 2, found
+            assert "rank 2 was killed by signal 9 (SIGKILL)" in found["text"], found
+        assert any(job.results[rank]["class"] == "RankDiedError" for rank in (0, 1, 3)), job.results
 
 
 def test_idle_small(ranks):

@@ -103,12 +103,14 @@ def ends(rank, size, how):
             foldcast.allreduce_async(np.ones(100_000), name=f"{rank} {number}")
     elif how == "staggered":
         time.sleep(0.3 * rank)
-    elif how == "daemon thread" and rank == 0:
-        threading.Thread(target=lambda: foldcast.allreduce([1], name="alone"), daemon=True).start()
-        time.sleep(0.2)
-    elif how == "daemon handle" and rank == 0:
-        handle = foldcast.allreduce_async([1], name="alone")
-        threading.Thread(target=handle.wait, daemon=True).start()
+    elif how.startswith("daemon"):
+        if rank:
+            time.sleep(1)  # so that the thread of rank 0 waits until its own interpreter ends
+        elif how == "daemon thread":
+            threading.Thread(target=lambda: foldcast.allreduce([1], name="alone"), daemon=True).start()
+        else:
+            handle = foldcast.allreduce_async([1], name="alone")
+            threading.Thread(target=handle.wait, daemon=True).start()
         time.sleep(0.2)
     elif how == "atexit":
         import atexit

@@ -1,6 +1,7 @@
 //! Blocking calls: arguments, the GIL, Ctrl-C.
 
 use std::cell::RefCell;
+use std::time::Duration;
 
 use foldcast::{CallOptions, CallSite, Error, Group, Reduction, Result, Tag, Timeout, error::InvalidArgument};
 use pyo3::prelude::*;
@@ -11,6 +12,9 @@ use crate::group::Group as PyGroup;
 use crate::handle::Handle;
 use crate::raise;
 use crate::state::{self, State};
+
+/// How long a daemon thread stays out of an interpreter that is ending.
+const GRACE_AT_EXIT: Duration = Duration::from_secs(1);
 
 /// Lets a wait without the GIL look for signals, and keeps the exception that a signal handler raised.
 pub(crate) struct Interrupts {
@@ -46,8 +50,11 @@ pub(crate) fn released<T: Send>(py: Python<'_>, wait: impl FnOnce(&Interrupts) -
         let interrupts = Interrupts { raised: RefCell::new(None), looks: state::on_main_thread() };
         let outcome = wait(&interrupts);
         if state::is_ending() && !interrupts.looks {
-            // A daemon thread whose call the end of the interpreter ended. If Python is gone already, this never
-            // returns; to go on instead would make Python end the thread inside of frames that cannot be unwound.
+            // A daemon thread whose call the end of the interpreter ended. The process is about to be gone, and an
+            // exception would only be noise on its way. Should somebody wait for the thread, it goes on in the end.
+            std::thread::sleep(GRACE_AT_EXIT);
+            // If Python is gone, this never returns; to go on would make Python end the thread inside of frames that
+            // cannot be unwound.
             Python::with_gil(|_| ());
         }
         (outcome, interrupts.raised.into_inner())
