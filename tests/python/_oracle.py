@@ -48,7 +48,7 @@ def allreduce(inputs, reduction):
                 values[left] = _fold(values[left], values[left + distance], reduction)
             distance *= 2
         result = values[0].astype(kind)
-    if kind.name in FLOATS and len(inputs) > 1:
+    if kind.name in FLOATS:
         result = result.copy()
         bits(result)[np.isnan(result)] = QUIET_NAN[kind.name]
     return result
