@@ -91,16 +91,16 @@ impl Fold {
         hints: Hints,
     ) {
         assert!(!sources.is_empty(), "a fold needs at least one source");
-        let ends = Ends::of(buffers, &span, self.dtype);
+        let memory = Memory::of(buffers).span(&span, self.dtype);
         if let Some(also) = also {
-            assert!(also.len() == ends.len, "a second output of {} bytes for a span of {}", also.len(), ends.len);
+            assert!(also.len() == memory.len, "a second output of {} bytes for a span of {}", also.len(), memory.len);
         }
         if sources.len() <= FEW {
             let mut few = [ptr::null(); FEW];
-            self.fold_from(&ends, sources, &mut few[..sources.len()], also, hints);
+            self.fold_from(&memory, sources, &mut few[..sources.len()], also, hints);
         } else {
             let mut many = vec![ptr::null(); sources.len()];
-            self.fold_from(&ends, sources, &mut many, also, hints);
+            self.fold_from(&memory, sources, &mut many, also, hints);
         }
     }
 
@@ -108,26 +108,26 @@ impl Fold {
     #[inline(always)]
     fn fold_from(
         self,
-        ends: &Ends,
+        memory: &Memory,
         sources: &[Source<'_>],
         pointers: &mut [*const u8],
         also: Option<SharedBytes<'_>>,
         hints: Hints,
     ) {
-        let len = ends.len;
+        let len = memory.len;
         for (at, source) in pointers.iter_mut().zip(sources) {
             *at = match source {
-                Source::Own => ends.input,
+                Source::Own => memory.input,
                 Source::Shared(bytes) => {
                     assert!(bytes.len() == len, "a source of {} bytes for a span of {len}", bytes.len());
                     bytes.as_ptr().cast_const()
                 }
             };
         }
-        let job = ends.job(pointers, hints);
-        let streaming = hints.streaming && !ends.in_place;
+        let job = memory.job(pointers, hints);
+        let streaming = hints.streaming && !memory.in_place;
         let _environment = Environment::enter(self.dtype);
-        // SAFETY: `Ends::of` and the assertions prove that the output, `also` and every source have `len` bytes; in
+        // SAFETY: `Memory::span` and the assertions prove that the output, `also` and every source have `len` bytes; in
         // place the output is exactly this rank's input.
         unsafe { run::fold(self.kernel, self.dtype.size(), &job, also.map(SharedBytes::as_ptr), streaming) }
     }
@@ -147,66 +147,72 @@ impl Fold {
         stage: Option<(Range<usize>, SharedBytes<'_>)>,
         hints: Hints,
     ) {
-        let len = span.end.saturating_sub(span.start);
+        let whole = Memory::of(buffers);
+        let memory = whole.span(&span, self.dtype);
+        let len = memory.len;
         assert!(peer.len() == len, "a source of {} bytes for a span of {len}", peer.len());
         let (next, stage, stage_len) = match stage {
             Some((from, to)) => {
                 let apart = from.start >= span.end || from.end <= span.start;
-                assert!(apart || !buffers.is_in_place(), "in place, {from:?} is staged while {span:?} is folded");
-                let next = Ends::of(buffers, &from, self.dtype).input;
-                assert!(to.len() == from.end - from.start, "a stage of {} bytes for {from:?}", to.len());
-                (next, to.as_ptr(), to.len())
+                assert!(apart || !whole.in_place, "in place, {from:?} is staged while {span:?} is folded");
+                let next = whole.span(&from, self.dtype);
+                assert!(to.len() == next.len, "a stage of {} bytes for {from:?}", to.len());
+                (next.input, to.as_ptr(), next.len)
             }
             None => (ptr::null(), ptr::null_mut(), 0),
         };
-        let ends = Ends::of(buffers, &span, self.dtype);
         let shared = peer.as_ptr().cast_const();
-        let sources = if own_first { [ends.input, shared] } else { [shared, ends.input] };
-        let job = ends.job(&sources, hints);
-        let streaming = hints.streaming && !ends.in_place;
+        let sources = if own_first { [memory.input, shared] } else { [shared, memory.input] };
+        let job = memory.job(&sources, hints);
+        let streaming = hints.streaming && !memory.in_place;
         let _environment = Environment::enter(self.dtype);
-        // SAFETY: `Ends::of` and the assertions prove that output and sources have `len` bytes, and the stage and what
+        // SAFETY: `Memory::span` and the assertions prove that output and sources have `len` bytes, and the stage and what
         // goes there `stage_len`; in place the output is exactly this rank's input, and apart from what is staged.
         unsafe { run::fold_pair(self.kernel, self.dtype.size(), &job, streaming, next, stage, stage_len) }
     }
 }
 
-/// A span of the buffers as pointers.
-struct Ends {
+/// The buffers as pointers. They are taken once for each call, so that those to different spans may be used in turn.
+#[derive(Clone, Copy)]
+struct Memory {
     input: *const u8,
     output: *mut u8,
     len: usize,
     in_place: bool,
 }
 
-impl Ends {
-    fn of(buffers: &mut Buffers<'_>, span: &Range<usize>, dtype: DataType) -> Ends {
-        let len = span.end.saturating_sub(span.start);
-        assert!(len.is_multiple_of(dtype.size()), "{len} bytes are no whole number of {dtype} elements");
+impl Memory {
+    fn of(buffers: &mut Buffers<'_>) -> Memory {
         match buffers {
-            Buffers::Separate { input, output } => Ends {
-                input: input[span.clone()].as_ptr(),
-                output: output[span.clone()].as_mut_ptr(),
-                len,
+            Buffers::Separate { input, output } => Memory {
+                input: input.as_ptr(),
+                output: output.as_mut_ptr(),
+                len: input.len().min(output.len()),
                 in_place: false,
             },
             Buffers::InPlace(both) => {
-                assert!(span.start <= span.end && span.end <= both.len(), "{span:?} is outside of {}", both.len());
-                // From the pointer to the whole buffer, so that the pointers to two spans may be used in turn.
-                let whole = both.as_mut_ptr();
-                // SAFETY: `start <= both.len()`.
-                let output = unsafe { whole.add(span.start) };
-                Ends { input: output, output, len, in_place: true }
+                let output = both.as_mut_ptr();
+                Memory { input: output, output, len: both.len(), in_place: true }
             }
         }
     }
 
-    /// The fold of the whole span.
+    /// A part, which is inside the buffers and a whole number of elements.
+    fn span(self, span: &Range<usize>, dtype: DataType) -> Memory {
+        let inside = span.start <= span.end && span.end <= self.len;
+        assert!(inside, "the span {span:?} is outside of buffers of {} bytes", self.len);
+        let len = span.end - span.start;
+        assert!(len.is_multiple_of(dtype.size()), "{len} bytes are no whole number of {dtype} elements");
+        let (input, output) = (self.input.wrapping_add(span.start), self.output.wrapping_add(span.start));
+        Memory { input, output, len, in_place: self.in_place }
+    }
+
+    /// The fold of all of it.
     fn job<'a>(&self, sources: &'a [*const u8], hints: Hints) -> FoldJob<'a> {
         FoldJob {
             sources,
             own: self.input,
-            take_ownership: hints.take_ownership,
+            wanted_end: if hints.take_ownership { self.len } else { 0 },
             output: self.output,
             start: 0,
             end: self.len,

@@ -56,13 +56,13 @@ pub(crate) unsafe fn fold_pair(
 /// Asks for the lines that come before those that the kernels ask for.
 #[inline]
 fn take_first_lines(job: &FoldJob<'_>) {
-    if !job.take_ownership {
+    if job.wanted_end == 0 {
         return;
     }
     for &source in job.sources {
         if source != job.own {
             let mut offset = 0;
-            while offset < job.end.min(AHEAD) {
+            while offset < job.wanted_end.min(AHEAD) {
                 prefetch_for_writing(source.wrapping_add(offset));
                 offset += LINE;
             }
@@ -107,7 +107,7 @@ unsafe fn pair(
     let at = |offset: usize, len: usize| PairJob {
         sources: sources.map(|source| source.wrapping_add(offset)),
         wanted: wanted.wrapping_add(offset),
-        wanted_len: if job.take_ownership { end - offset } else { 0 },
+        wanted_len: job.wanted_end.saturating_sub(offset),
         output: output.wrapping_add(offset),
         next,
         stage,

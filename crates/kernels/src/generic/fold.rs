@@ -134,11 +134,11 @@ impl Tree for Many {
 /// See `FoldJob`; and what the module says.
 #[inline(always)]
 pub(crate) unsafe fn fold<L: Lanes, O: Operation, T: Tree>(job: &FoldJob<'_>) {
-    let FoldJob { sources, own, take_ownership, output, start, end } = *job;
+    let FoldJob { sources, own, wanted_end, output, start, end } = *job;
     let tree = T::over(sources);
     let mut offset = start;
     while offset + LINE <= end {
-        if take_ownership && offset + AHEAD < end {
+        if offset + AHEAD < wanted_end {
             for &source in sources {
                 if source != own {
                     prefetch_for_writing(source.wrapping_add(offset + AHEAD));

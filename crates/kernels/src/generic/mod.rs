@@ -6,7 +6,6 @@
 
 pub(crate) mod copy;
 pub(crate) mod fold;
-pub(crate) mod partial;
 
 /// One register of raw bytes.
 pub(crate) trait Register: Copy {
@@ -94,8 +93,9 @@ pub(crate) struct FoldJob<'a> {
     pub(crate) sources: &'a [*const u8],
     /// This rank's input: the source that is not shared.
     pub(crate) own: *const u8,
-    /// Whether to fetch the shared sources' cache lines for writing, from `AHEAD` bytes after `start` on.
-    pub(crate) take_ownership: bool,
+    /// The shared sources' cache lines are to be fetched for writing, from `AHEAD` bytes after `start` to here, which
+    /// may be further than `end`.
+    pub(crate) wanted_end: usize,
     /// Where the byte at `start` goes.
     pub(crate) output: *mut u8,
     pub(crate) start: usize,

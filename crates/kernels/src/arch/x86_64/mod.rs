@@ -7,6 +7,7 @@
 
 mod avx2;
 mod avx512;
+mod partial;
 
 pub(crate) use avx2::AVX2;
 pub(crate) use avx512::AVX512;
