@@ -48,16 +48,15 @@ impl<'a> Patience<'a> {
             std::thread::yield_now();
             return Pause::Look;
         };
+        // A completion that waits does so on the thread that everything else depends on.
         let helps = self.world.is_progress_thread();
-        let limit = Some(if helps { Duration::ZERO } else { LOOK_EVERY });
         // Whatever made the recheck say that there is something to do, only a look at everything is sure to find it.
         let asked = Cell::new(false);
-        let woken = waiter.pause(limit, &|| {
+        let woken = waiter.pause(Some(LOOK_EVERY), &|| {
             asked.set(true);
-            recheck()
+            (helps && self.world.progress(true).moved) || recheck()
         });
         if helps {
-            // A completion waits here, on the thread that everything else depends on.
             self.world.progress(false);
         }
         match woken {
