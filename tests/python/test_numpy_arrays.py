@@ -64,8 +64,9 @@ def things_that_are_no_arrays(rank, size):
         (range(4), "int64", (4,)),
         (memoryview(b"\1\2\3"), "uint8", (3,)),
         (Own(), "uint8", (3,)),
-        (Exchanged(), "int32", (3,)),
     ]
+    if hasattr(np, "from_dlpack"):  # since numpy 1.22
+        cases.append((Exchanged(), "int32", (3,)))
     for value, dtype, shape in cases:
         result = foldcast.allreduce(value)
         assert (type(result), result.dtype.name, result.shape) == (np.ndarray, dtype, shape), value
