@@ -1,10 +1,10 @@
 //! The Python module `foldcast._foldcast`: the numpy face, and the one engine of the process.
 //!
-//! * [`array`] turns what a caller gave into buffers, or refuses it;
-//! * [`call`] runs a blocking call with the GIL released, [`handle`] an asynchronous one;
-//! * [`state`] owns the communicator of the process from `init` to the interpreter's exit;
-//! * [`bridge`] is the table of C functions by which the TensorFlow op library reaches the same engine;
-//! * [`raise`] makes Python exceptions of errors; their classes are Python's, in `foldcast/_errors.py`.
+//! * `array` turns what a caller gave into buffers, or refuses it;
+//! * `call` runs a blocking call with the GIL released, `handle` an asynchronous one;
+//! * `state` owns the communicator of the process from `init` to the interpreter's exit;
+//! * `bridge` is the table of C functions by which the TensorFlow op library reaches the same engine;
+//! * `raise` makes Python exceptions of errors; their classes are Python's, in `foldcast/_errors.py`.
 //!
 //! No Python object is touched without the GIL, and nothing here runs Python code after the interpreter ended.
 
