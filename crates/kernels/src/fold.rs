@@ -99,9 +99,15 @@ impl Fold {
             let mut few = [ptr::null(); FEW];
             self.fold_from(&memory, sources, &mut few[..sources.len()], also, hints);
         } else {
-            let mut many = vec![ptr::null(); sources.len()];
-            self.fold_from(&memory, sources, &mut many, also, hints);
+            self.fold_many(&memory, sources, also, hints);
         }
+    }
+
+    /// Not inlined: what it needs would have to be got ready for few sources as well, of small folds above all.
+    #[inline(never)]
+    fn fold_many(self, memory: &Memory, sources: &[Source<'_>], also: Option<SharedBytes<'_>>, hints: Hints) {
+        let mut many = vec![ptr::null(); sources.len()];
+        self.fold_from(memory, sources, &mut many, also, hints);
     }
 
     /// `pointers` has room for as many as there are sources.

@@ -83,6 +83,7 @@ unsafe fn plain(kernel: &Kernel, job: &FoldJob<'_>) {
 ///
 /// # Safety
 /// See `fold_pair`.
+#[inline(never)]
 unsafe fn pair(
     kernel: &Kernel,
     size: usize,
