@@ -50,4 +50,7 @@ def _stage():
 
 if __name__ == "__main__":
     os.chdir(ROOT)
-    print(build_wheel(sys.argv[1]))
+    try:
+        print(build_wheel(sys.argv[1]))
+    except subprocess.CalledProcessError as failed:
+        sys.exit(failed.returncode)  # cargo has said what is wrong
