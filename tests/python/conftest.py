@@ -1,5 +1,6 @@
 """The fixture ``ranks``: runs a function of a test file, or a script, in N ranks of a job, as users start them."""
 
+import ctypes
 import json
 import os
 import pathlib
@@ -41,7 +42,13 @@ class Job:
         self._files = [open(self._directory / name, "w+") for name in ("stdout", "stderr")]
         out, err = self._files
         self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env=env,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
         )
 
     def pid(self, rank):
@@ -117,6 +124,14 @@ class Job:
 
     def __exit__(self, *_):
         self.end()
+
+
+_libc = ctypes.CDLL(None)
+
+
+def _die_with_parent():
+    pr_set_pdeathsig = 1
+    _libc.prctl(pr_set_pdeathsig, signal.SIGKILL)  # a test run that is killed leaves no job behind
 
 
 def _signal(pid, number):
