@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use kernels::Fold;
-use plan::{Plan, Shape};
-use types::transport::Geometry;
+use plan::{Plan, Shape, Step};
+use types::transport::{Counter, Geometry};
 use types::{Buffers, DataType, Elements, Fingerprint, OpKind, Reduction, Result};
 
 /// Buffers that a call keeps until it has ended.
@@ -35,6 +35,8 @@ pub struct Prepared {
     pub(crate) fold: Fold,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) hash: u64,
+    /// The last round of each counter that the plan waits for: who has published these has done its part.
+    pub(crate) last_awaits: Vec<(Counter, u64)>,
     key: Key,
 }
 
@@ -200,6 +202,18 @@ impl Preparer {
             name: "".into(),
         };
         let hash = fingerprint.hash();
-        Prepared { plan, fold: Fold::new(key.dtype, key.reduction), fingerprint, hash, key }
+        let last_awaits = last_awaits(&plan);
+        Prepared { plan, fold: Fold::new(key.dtype, key.reduction), fingerprint, hash, last_awaits, key }
     }
+}
+
+fn last_awaits(plan: &Plan) -> Vec<(Counter, u64)> {
+    let last = |wanted: Counter| {
+        let rounds = plan.steps.iter().filter_map(|step| match step {
+            Step::Await { counter, round } if *counter == wanted => Some(*round),
+            _ => None,
+        });
+        rounds.max().map(|round| (wanted, round))
+    };
+    [Counter::Staged, Counter::Folded].into_iter().filter_map(last).collect()
 }

@@ -15,7 +15,7 @@ use types::transport::{Channel, Counter, Peers};
 use types::{Buffers, CallSite, Error, Fingerprint, Result, Tag};
 
 use crate::call::Call;
-use crate::trouble::{Trouble, View, Warnings, fail, find_trouble, mismatch_error, warn};
+use crate::trouble::{Trouble, View, Waits, Warnings, fail, find_trouble, mismatch_error, warn};
 use crate::{Ground, SharedWindows};
 
 /// Where a channel stands between calls.
@@ -334,11 +334,11 @@ impl Execution {
     ) -> Poll<Result<()>> {
         let now = ground.clock.now();
         let elapsed = call.elapsed(now);
-        let missing = self.missing(ground, state, call);
-        let Some(trouble) = find_trouble(ground, &missing, call, elapsed) else {
+        let waits = self.waits(ground, state, call);
+        let Some(trouble) = find_trouble(ground, &waits, call, elapsed) else {
             if self.warnings.due(elapsed, call.limits.first_warning) {
                 let site = self.site_of(ground.view, call);
-                warn(&site, ground.view, &missing, self.awaited(ground.view.ranks.len()), elapsed);
+                warn(&site, ground.view, &waits.missing, self.awaited(ground.view.ranks.len()), elapsed);
             }
             return Poll::Pending;
         };
@@ -348,8 +348,8 @@ impl Execution {
             return again;
         }
         if let Trouble::Over(Cause::RankDied { .. }) = &trouble {
-            // The dead rank may not have been the only one we waited for: fail only if it still is missing something.
-            let still = self.missing(ground, state, call);
+            // The rank that is gone may have done its part after all.
+            let still = self.waits(ground, state, call);
             if find_trouble(ground, &still, call, elapsed).is_none() {
                 return Poll::Pending;
             }
@@ -360,27 +360,28 @@ impl Execution {
         Poll::Ready(Err(self.verdict.take().map_or(error, |mismatch| *mismatch)))
     }
 
-    /// Members, by index, for whom the current step waits.
-    fn missing<W: SharedWindows, P: Peers>(
-        &self,
-        ground: Ground<'_, W, P>,
-        state: &ChannelState,
-        call: &Call,
-    ) -> Vec<usize> {
+    /// Whom the call waits for.
+    fn waits<W: SharedWindows, P: Peers>(&self, ground: Ground<'_, W, P>, state: &ChannelState, call: &Call) -> Waits {
         let (windows, channel) = (ground.windows, state.channel);
-        let below = |counter: Counter, due: u64| {
-            ground.others().filter(|other| windows.counter(channel, *other, counter) < due).collect()
-        };
+        let below = |other: usize, counter: Counter, due: u64| windows.counter(channel, other, counter) < due;
+        let others = |wanted: &dyn Fn(usize) -> bool| ground.others().filter(|other| wanted(*other)).collect();
         if self.verdict.is_some() {
-            return below(Counter::Verdict, self.sequence);
+            let missing: Vec<_> = others(&|other| below(other, Counter::Verdict, self.sequence));
+            return Waits { channel, needed: missing.clone(), missing };
         }
-        match call.prepared.plan.steps.get(self.next_step) {
-            Some(Step::Await { counter, round }) => below(*counter, state.uses + round + 1),
-            Some(Step::Meet) => {
-                ground.others().filter(|other| windows.header(channel, *other, self.sequence).is_none()).collect()
-            }
+        let headerless = |other: usize| windows.header(channel, other, self.sequence).is_none();
+        let meeting = self.unseen < windows.geometry().ranks;
+        let unfinished = |other: usize| {
+            let mut awaits = call.prepared.last_awaits.iter();
+            (meeting && headerless(other))
+                || awaits.any(|(counter, round)| below(other, *counter, state.uses + round + 1))
+        };
+        let missing = match call.prepared.plan.steps.get(self.next_step) {
+            Some(Step::Await { counter, round }) => others(&|other| below(other, *counter, state.uses + round + 1)),
+            Some(Step::Meet) => others(&headerless),
             _ => Vec::new(),
-        }
+        };
+        Waits { channel, missing, needed: others(&unfinished) }
     }
 
     /// Whether there is something to do now: what the current step waits for is there, or something is wrong.
@@ -390,8 +391,10 @@ impl Execution {
         state: &ChannelState,
         call: &Call,
     ) -> bool {
-        let missing = self.missing(ground, state, call);
-        missing.is_empty() || !ground.life.is_live() || find_trouble(ground, &missing, call, Duration::ZERO).is_some()
+        let waits = self.waits(ground, state, call);
+        waits.missing.is_empty()
+            || !ground.life.is_live()
+            || find_trouble(ground, &waits, call, Duration::ZERO).is_some()
     }
 
     /// The call's place in messages.

@@ -13,7 +13,7 @@ use crate::call::{Call, Preparer, Task};
 use crate::execution::{ChannelState, Execution};
 use crate::life::Life;
 use crate::names::Names;
-use crate::trouble::{Trouble, View, Warnings, fail, find_trouble, warn};
+use crate::trouble::{View, Waits, Warnings, fail, find_trouble, warn};
 use crate::unnamed::Finished;
 use crate::{Ground, SharedWindows};
 
@@ -98,18 +98,17 @@ impl NamedLane {
         identity
     }
 
-    /// Whether the lane has calls that it must run itself.
-    #[must_use]
-    pub fn has_owned(&self) -> bool {
-        self.pending.values().any(|pending| matches!(pending.kind, Kind::Owned(_)))
-    }
-
-    /// One of the calls that the lane runs itself.
-    pub fn first(&mut self) -> Option<&mut Call> {
-        self.pending.values_mut().find_map(|pending| match &mut pending.kind {
-            Kind::Owned(task) => Some(&mut task.call),
+    /// Takes out and ends one of the lane's own calls for which `judge` finds an error.
+    pub fn fail_one(&mut self, judge: &mut dyn FnMut(&mut Call) -> Option<Error>) -> Option<(Task, Result<()>)> {
+        let found = self.pending.iter_mut().find_map(|(identity, pending)| match &mut pending.kind {
+            Kind::Owned(task) => Some((*identity, judge(&mut task.call)?)),
             Kind::Borrowed => None,
-        })
+        });
+        let (identity, error) = found?;
+        match self.pending.remove(&identity)?.kind {
+            Kind::Owned(task) => Some((task, Err(error))),
+            Kind::Borrowed => None,
+        }
     }
 
     /// Drops a borrowed call whose thread has given up, after the group's life has ended.
@@ -126,9 +125,8 @@ impl NamedLane {
             Some((current, execution)) if *current == identity => execution.can_go_on(ground, &self.state, call),
             Some(_) => false,
             None => {
-                let missing = Names::missing(ground.windows, identity);
                 self.names.next(ground.windows).is_some()
-                    || find_trouble(ground, &missing, call, Duration::ZERO).is_some()
+                    || find_trouble(ground, &unordered(ground, identity), call, Duration::ZERO).is_some()
             }
         }
     }
@@ -224,7 +222,7 @@ impl NamedLane {
         let now = ground.clock.now();
         let mut failed = None;
         for (identity, pending) in &mut self.pending {
-            if Some(*identity) == current {
+            if Some(*identity) == current || self.names.is_ordered(ground.windows, *identity) {
                 continue;
             }
             let call = match (&mut pending.kind, &mut borrowed) {
@@ -294,18 +292,19 @@ fn look_at<W: SharedWindows, P: Peers>(
     now: Duration,
 ) -> Option<Error> {
     let elapsed = call.elapsed(now);
-    let missing = Names::missing(ground.windows, identity);
-    let Some(trouble) = find_trouble(ground, &missing, call, elapsed) else {
+    let waits = unordered(ground, identity);
+    let Some(trouble) = find_trouble(ground, &waits, call, elapsed) else {
         if warnings.due(elapsed, call.limits.first_warning) {
-            warn(&site(ground.view, call), ground.view, &missing, SUBMIT, elapsed);
+            warn(&site(ground.view, call), ground.view, &waits.missing, SUBMIT, elapsed);
         }
         return None;
     };
-    // What a rank that is gone announced before is visible now: it is not missing if it did its part.
-    if let Trouble::Over(Cause::RankDied { .. }) = &trouble {
-        let still = Names::missing(ground.windows, identity);
-        find_trouble(ground, &still, call, elapsed)?;
-    }
     let site = site(ground.view, call);
     Some(fail(ground, call, trouble, site, SUBMIT))
+}
+
+/// Whom a call waits for that is not in the order yet. It needs every member: to run it, each must come.
+fn unordered<W: SharedWindows, P: Peers>(ground: Ground<'_, W, P>, identity: u128) -> Waits {
+    let missing = Names::missing(ground.windows, identity);
+    Waits { channel: Channel::Named, missing, needed: ground.others().collect() }
 }

@@ -78,6 +78,12 @@ impl Names {
         windows.order(self.taken)
     }
 
+    /// Whether the order has this call, so that its turn will come.
+    pub fn is_ordered<W: SharedWindows>(&self, windows: &W, identity: u128) -> bool {
+        let end = windows.ordered().min(self.taken + SEARCHED);
+        (self.taken..end).any(|index| windows.order(index) == Some(identity))
+    }
+
     /// Takes the next call over from the order.
     pub fn take<W: SharedWindows>(&mut self, windows: &W) {
         self.taken += 1;

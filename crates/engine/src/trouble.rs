@@ -3,8 +3,8 @@
 use core::time::Duration;
 
 use types::error::{Cause, Deadline, Mismatch};
-use types::transport::{Fate, Peers};
-use types::{CallSite, Error, Fingerprint, GroupName, Rank, Tag};
+use types::transport::{Channel, Counter, Fate, Peers};
+use types::{CallSite, Ending, Error, Fingerprint, GroupName, Rank, Tag};
 
 use crate::call::Call;
 use crate::{Ground, SharedWindows};
@@ -63,12 +63,22 @@ pub(crate) enum Trouble {
     Late { peers: Vec<usize>, elapsed: Duration },
 }
 
-/// Looks for a death that matters, an aborted epoch, or a passed deadline.
+/// Whom a call waits for, as indices of the group.
+#[derive(Debug)]
+pub(crate) struct Waits {
+    pub(crate) channel: Channel,
+    /// For the current step.
+    pub(crate) missing: Vec<usize>,
+    /// For this step or a later one: these have not done their whole part.
+    pub(crate) needed: Vec<usize>,
+}
+
+/// Looks for an aborted epoch, a death that matters, or a passed deadline.
 ///
-/// `missing` are the members that the wait is for: a death matters only if the dead rank is one of them.
+/// A death, or an orderly leaving, matters if the call still needs something of that rank, now or later.
 pub(crate) fn find_trouble<W: SharedWindows, P: Peers>(
     ground: Ground<'_, W, P>,
-    missing: &[usize],
+    waits: &Waits,
     call: &Call,
     elapsed: Duration,
 ) -> Option<Trouble> {
@@ -76,15 +86,26 @@ pub(crate) fn find_trouble<W: SharedWindows, P: Peers>(
         // Another rank was first: its cause stands for all.
         return Some(Trouble::Over(cause));
     }
-    for index in missing {
-        if let Fate::Gone(ending) = ground.peers.fate(*index) {
+    for index in &waits.needed {
+        if let Some(ending) = departure(ground, waits.channel, *index) {
             return Some(Trouble::Over(Cause::RankDied { peer: ground.view.world(*index), ending }));
         }
     }
     if call.limits.deadline.is_some_and(|limit| elapsed >= limit) {
-        return Some(Trouble::Late { peers: missing.to_vec(), elapsed });
+        return Some(Trouble::Late { peers: waits.missing.clone(), elapsed });
     }
     None
+}
+
+/// How a member ended its part in the group, if it did.
+fn departure<W: SharedWindows, P: Peers>(ground: Ground<'_, W, P>, channel: Channel, index: usize) -> Option<Ending> {
+    match ground.windows.counter(channel, index, Counter::Left) {
+        0 => match ground.peers.fate(index) {
+            Fate::Gone(ending) => Some(ending),
+            Fate::Alive => None,
+        },
+        left => Some(Ending::Left(left - 1)),
+    }
 }
 
 /// Ends the epoch on all ranks and makes the error of the call that found the trouble.
@@ -107,8 +128,9 @@ pub(crate) fn fail<W: SharedWindows, P: Peers>(
         Trouble::Late { peers, elapsed } => {
             let first = peers.first().copied().unwrap_or_default();
             let cause = Cause::Deadline { by: ground.view.rank, peer: ground.view.world(first) };
+            // If another rank was first, its cause stays, also for this rank's later calls.
             ground.windows.abort(&cause);
-            ground.life.end(&cause);
+            ground.life.end(&ground.windows.aborted().unwrap_or(cause));
             let peers = peers.into_iter().map(|index| ground.view.world(index)).collect();
             let limit = call.limits.deadline.unwrap_or(elapsed);
             Error::Deadline(Box::new(Deadline { site, peers, awaited: awaited.into(), limit, elapsed }))

@@ -5,12 +5,12 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use types::transport::{Channel, Peers};
-use types::{Result, Tag};
+use types::{Error, Result, Tag};
 
 use crate::call::{Call, Preparer, Task};
 use crate::execution::{ChannelState, Execution};
 use crate::life::Life;
-use crate::trouble::View;
+use crate::trouble::{Trouble, View, fail};
 use crate::{Ground, SharedWindows};
 
 /// Calls that have ended, to be finished when no lock is held.
@@ -39,11 +39,6 @@ impl UnnamedLane {
         self.queue.push_back(task);
     }
 
-    /// The call that has waited longest.
-    pub fn first(&mut self) -> Option<&mut Call> {
-        self.queue.front_mut().map(|task| &mut task.call)
-    }
-
     /// Whether no call waits or runs.
     #[must_use]
     pub fn is_idle(&self) -> bool {
@@ -68,14 +63,47 @@ impl UnnamedLane {
                 finished.push((task, result));
             }
         }
+        if look && ground.life.is_live() {
+            finished.extend(self.overdue(ground));
+        }
         finished
+    }
+
+    /// Looks after the calls that wait behind the first: one whose time is up fails, and with it the epoch.
+    fn overdue<W: SharedWindows, P: Peers>(&mut self, ground: Ground<'_, W, P>) -> Option<(Task, Result<()>)> {
+        const AWAITED: &str = "finish the calls before this one";
+        let now = ground.clock.now();
+        let is_late = |task: &mut Task| {
+            let limit = task.call.limits().deadline;
+            limit.is_some_and(|limit| task.call.elapsed(now) >= limit)
+        };
+        let at = (1..self.queue.len()).find(|at| self.queue.get_mut(*at).is_some_and(is_late))?;
+        let mut task = self.queue.remove(at)?;
+        let number = self.number_of_first() + u64::try_from(at).unwrap_or(0);
+        let site = ground.view.site(task.call.fingerprint().kind.name(), Some(Tag::Unnamed(number)));
+        let elapsed = task.call.elapsed(now);
+        let trouble = Trouble::Late { peers: ground.others().collect(), elapsed };
+        let error = fail(ground, &mut task.call, trouble, site, AWAITED);
+        Some((task, Err(error)))
+    }
+
+    /// The number of the call at the front of the queue.
+    fn number_of_first(&self) -> u64 {
+        self.state.calls() + u64::from(self.current.is_none())
+    }
+
+    /// Takes out and ends the first waiting call for which `judge` finds an error.
+    pub fn fail_one(&mut self, judge: &mut dyn FnMut(&mut Call) -> Option<Error>) -> Option<(Task, Result<()>)> {
+        let found = self.queue.iter_mut().enumerate().find_map(|(at, task)| Some((at, judge(&mut task.call)?)));
+        let (at, error) = found?;
+        Some((self.queue.remove(at)?, Err(error)))
     }
 
     /// Ends all waiting calls after the group's life has ended.
     pub fn drain(&mut self, life: &Life, view: &View, now: Duration) -> Finished {
+        let first = self.number_of_first();
         self.current = None;
-        let calls = self.state.calls();
-        let ended = self.queue.drain(..).zip(calls..).map(|(mut task, number)| {
+        let ended = self.queue.drain(..).zip(first..).map(|(mut task, number)| {
             let elapsed = task.call.elapsed(now);
             let site = view.site(task.call.fingerprint().kind.name(), Some(Tag::Unnamed(number)));
             let error = life.error(site, elapsed, true);

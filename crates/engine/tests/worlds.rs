@@ -1,3 +1,4 @@
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
 //! The engine against worlds whose schedule, time and deaths the test decides: every rank in one thread, whose turn it is
 //! drawn from a seed. A failing seed replays exactly.
 

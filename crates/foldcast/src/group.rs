@@ -1,9 +1,10 @@
 //! A group of ranks and its calls.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::ThreadId;
 
 use engine::named::{Borrowed, Progress};
 use engine::unnamed::Finished;
@@ -11,8 +12,8 @@ use engine::{
     Completion, Execution, Ground, Life, Limits, NamedLane, OwnedBuffers, Poll, Preparer, Task, UnnamedLane, View,
 };
 use shm::{GroupPeers, GroupWindows, MonotonicClock};
-use types::error::{Cause, InvalidArgument, NotInGroup};
-use types::transport::{Clock, Geometry, Windows};
+use types::error::{Cause, Deadline, InvalidArgument, NotInGroup};
+use types::transport::{Channel, Clock, Counter, Geometry, Windows};
 use types::{Buffers, CallSite, DataType, Error, GroupName, MAX_INPUT, OpKind, Rank, Reduction, Result, Tag, digest};
 
 use crate::config::Timeout;
@@ -57,6 +58,8 @@ const SUBMITTED: u32 = 2;
 
 /// A group as all its handles, and the progress thread, share it.
 pub(crate) struct GroupShared {
+    /// For the progress thread's list.
+    me: Weak<GroupShared>,
     pub(crate) world: Arc<World>,
     pub(crate) view: View,
     /// This process's index; `None` if it is not a member.
@@ -64,6 +67,10 @@ pub(crate) struct GroupShared {
     pub(crate) life: Life,
     pub(crate) joining: Joining,
     turn: Turn,
+    /// The thread whose unnamed calls are submitted; it alone may make more until they have ended.
+    owner: Mutex<Option<ThreadId>>,
+    /// Calls submitted and not ended.
+    submitted: AtomicUsize,
     inbox: Mutex<VecDeque<Task>>,
     /// Plans for submissions, apart from the lanes, whose locks may be held for as long as a fold takes.
     submissions: Mutex<Preparer>,
@@ -95,13 +102,16 @@ impl Group {
         let joining = Joining::new(name.clone(), ranks.clone(), incarnation, settings());
         let view = View { rank: world.rank(), ranks, group: name };
         Group {
-            shared: Arc::new(GroupShared {
+            shared: Arc::new_cyclic(|me| GroupShared {
+                me: Weak::clone(me),
                 world,
                 view,
                 index,
                 life: Life::default(),
                 joining,
                 turn: Turn::new(0),
+                owner: Mutex::default(),
+                submitted: AtomicUsize::new(0),
                 inbox: Mutex::default(),
                 submissions: Mutex::new(preparer()),
                 unnamed: Mutex::new(UnnamedLane::new(preparer())),
@@ -294,10 +304,13 @@ impl GroupShared {
         buffers: &mut Buffers<'_>,
         options: &CallOptions<'_>,
     ) -> Result<()> {
-        let _inside = self.enter(kind, options)?;
+        let (_inside, started) = self.enter(kind, options)?;
         let mut lane = lock(&self.unnamed);
         let lane = &mut *lane;
         let mut call = lane.preparer.call(kind, dtype, reduction, buffers.len(), self.limits(options.timeout));
+        if let Some(started) = started {
+            call = call.started(started);
+        }
         let joined = match self.joining.get() {
             Some(joined) => joined,
             None => self.join(&mut call, options)?,
@@ -318,46 +331,80 @@ impl GroupShared {
             let look = pause != Pause::Spun;
             match execution.poll(ground, &mut lane.state, &mut call, buffers, look) {
                 Poll::Ready(result) => return result,
-                Poll::Pending if look => self.still_wanted(pause, execution.site_of(&self.view, &call))?,
+                Poll::Pending if look => {
+                    let site = execution.site_of(&self.view, &call);
+                    self.still_wanted(pause, &mut call, site)?;
+                }
                 Poll::Pending => {}
             }
         }
     }
 
     /// Fails a wait that was interrupted, or whose group was closed or aborted by another thread of this process.
-    fn still_wanted(&self, pause: Pause, site: CallSite) -> Result<()> {
+    fn still_wanted(&self, pause: Pause, call: &mut engine::Call, site: CallSite) -> Result<()> {
         if pause == Pause::Interrupted {
             self.end(&Cause::Interrupted { by: self.view.rank });
         }
         if self.life.is_live() {
             return Ok(());
         }
-        Err(self.life.error(site, Duration::ZERO, true))
+        Err(self.life.error(site, call.elapsed(MonotonicClock.now()), true))
     }
 
-    /// Takes the turn to make an unnamed call, after those that were submitted before.
+    /// Takes the turn to make an unnamed call, after those that were submitted before. If that took a wait, says since
+    /// when.
     #[inline]
-    fn enter(&self, kind: OpKind, options: &CallOptions<'_>) -> Result<Inside<'_>> {
+    fn enter(&self, kind: OpKind, options: &CallOptions<'_>) -> Result<(Inside<'_>, Option<Duration>)> {
         match self.turn.compare_exchange(0, INSIDE, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => Ok(Inside(&self.turn)),
+            Ok(_) => Ok((Inside(&self.turn), None)),
             Err(_) => self.enter_behind(kind, options),
         }
     }
 
     #[cold]
-    fn enter_behind(&self, kind: OpKind, options: &CallOptions<'_>) -> Result<Inside<'_>> {
+    fn enter_behind(&self, kind: OpKind, options: &CallOptions<'_>) -> Result<(Inside<'_>, Option<Duration>)> {
+        const AWAITED: &str = "finish the calls before this one";
+        let started = MonotonicClock.now();
+        let limit = self.limits(options.timeout).deadline;
         let mut patience = Patience::new(&self.world, &self.view.ranks, options.interrupt);
         loop {
             match self.turn.compare_exchange(0, INSIDE, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return Ok(Inside(&self.turn)),
+                Ok(_) => return Ok((Inside(&self.turn), Some(started))),
                 Err(state) if state & INSIDE != 0 => return Err(self.two_threads(kind)),
                 Err(_) => {}
             }
+            if *lock(&self.owner) != Some(std::thread::current().id()) && self.turn.load(Ordering::Relaxed) != 0 {
+                return Err(self.two_threads(kind));
+            }
             let pause = patience.pause(&|| self.turn.load(Ordering::Relaxed) == 0);
-            if pause != Pause::Spun {
-                self.still_wanted(pause, self.view.site(kind.name(), None))?;
+            if pause == Pause::Spun {
+                continue;
+            }
+            let (site, elapsed) = (self.view.site(kind.name(), None), MonotonicClock.now().saturating_sub(started));
+            if pause == Pause::Interrupted {
+                self.end(&Cause::Interrupted { by: self.view.rank });
+            }
+            if !self.life.is_live() {
+                return Err(self.life.error(site, elapsed, true));
+            }
+            if let Some(limit) = limit.filter(|limit| elapsed >= *limit) {
+                let peers = self.others();
+                let peer = peers.first().copied().unwrap_or(self.view.rank);
+                self.end(&Cause::Deadline { by: self.view.rank, peer });
+                return Err(Error::Deadline(Box::new(Deadline {
+                    site,
+                    peers,
+                    awaited: AWAITED.into(),
+                    limit,
+                    elapsed,
+                })));
             }
         }
+    }
+
+    /// The other members.
+    fn others(&self) -> Vec<Rank> {
+        self.view.ranks.iter().copied().filter(|rank| *rank != self.view.rank).collect()
     }
 
     fn two_threads(&self, kind: OpKind) -> Error {
@@ -366,7 +413,7 @@ impl GroupShared {
             field: "name".into(),
             expected: "a name for each call, so that calls of several threads are matched by name and not by number"
                 .into(),
-            got: "an unnamed call while another thread is inside an unnamed call of this group".into(),
+            got: "an unnamed call while an unnamed call of another thread on this group has not ended".into(),
         }))
     }
 
@@ -374,16 +421,18 @@ impl GroupShared {
     #[cold]
     fn join(&self, call: &mut engine::Call, options: &CallOptions<'_>) -> Result<&Joined> {
         let mut patience = Patience::new(&self.world, &self.view.ranks, options.interrupt);
-        let mut look = false;
+        let (mut pause, mut look) = (Pause::Spun, false);
         loop {
-            if let Some(joined) = self.joining.poll(self, look.then_some(&mut *call))? {
+            if let Some(joined) = self.joining.poll(self) {
                 return Ok(joined);
             }
-            let pause = patience.pause(&|| self.joining.can_go_on());
-            look = pause != Pause::Spun;
             if look {
-                self.still_wanted(pause, self.view.site(call.fingerprint().kind.name(), None))?;
+                self.joining.look(self, call)?;
+                let site = self.view.site(call.fingerprint().kind.name(), None);
+                self.still_wanted(pause, call, site)?;
             }
+            pause = patience.pause(&|| self.joining.can_go_on(self));
+            look = pause != Pause::Spun;
         }
     }
 
@@ -457,26 +506,58 @@ impl GroupShared {
             let tag = options.name.map(|name| Tag::Named(name.into()));
             return Err(shared.life.error(shared.view.site(kind.name(), tag), Duration::ZERO, false));
         }
+        shared.world.ensure_progress_thread()?;
         let bytes = buffers.buffers().len();
         let limits = shared.limits(options.timeout);
         let call = lock(&shared.submissions).call(kind, dtype, reduction, bytes, limits).started(MonotonicClock.now());
         let call = match options.name {
             Some(name) => call.named(name),
-            None => {
-                shared.count_submission(kind)?;
-                call
-            }
+            None => call,
         };
-        lock(&shared.inbox).push_back(Task { call, buffers, done });
+        let task = Task { call, buffers, done };
+        match options.name {
+            Some(_) => shared.push(task),
+            None => shared.push_unnamed(kind, task)?,
+        }
         shared.world.activate(shared);
+        if shared.world.is_shut_down() {
+            // The progress thread may have gone already: end the call here.
+            shared.progress(true);
+            shared.world.run_completions();
+        }
         Ok(())
     }
 
-    fn count_submission(&self, kind: OpKind) -> Result<()> {
-        let counted = self.turn.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |state| {
-            (state & INSIDE == 0).then_some(state + SUBMITTED)
+    fn push(&self, task: Task) {
+        // Counted first: a group with calls counted stays on the progress thread's list.
+        self.submitted.fetch_add(1, Ordering::AcqRel);
+        lock(&self.inbox).push_back(task);
+    }
+
+    fn push_unnamed(&self, kind: OpKind, task: Task) -> Result<()> {
+        let mut owner = lock(&self.owner);
+        let me = Some(std::thread::current().id());
+        let taken = self.turn.fetch_update(Ordering::Acquire, Ordering::Relaxed, |state| {
+            (state == 0 || (state & INSIDE == 0 && *owner == me)).then_some(state + SUBMITTED)
         });
-        counted.map(drop).map_err(|_| self.two_threads(kind))
+        if taken.is_err() {
+            return Err(self.two_threads(kind));
+        }
+        *owner = me;
+        self.push(task);
+        Ok(())
+    }
+
+    /// Puts the group on the progress thread's list, for as long as [`needs_progress`](Self::needs_progress).
+    pub(crate) fn activate(&self) {
+        if let Some(me) = self.me.upgrade() {
+            self.world.activate(&me);
+        }
+    }
+
+    /// Whether calls are submitted that have not ended, or an ending that the members must still be told.
+    pub(crate) fn needs_progress(&self) -> bool {
+        self.submitted.load(Ordering::Acquire) > 0 || self.joining.has_something_to_say()
     }
 
     fn empty_inbox(&self, named: &mut NamedLane, unnamed: &mut Option<MutexGuard<'_, UnnamedLane>>) {
@@ -492,15 +573,12 @@ impl GroupShared {
         *inbox = kept;
     }
 
-    /// One round of the progress thread: whether anything moved, and whether calls are left.
-    pub(crate) fn progress(&self, look: bool) -> Round {
-        let joined = match self.joining.get() {
-            Some(joined) => Some(joined),
-            None => self.join_submitted(look),
-        };
+    /// One round of the progress thread; returns whether anything moved.
+    pub(crate) fn progress(&self, look: bool) -> bool {
+        let joined = self.joining.poll(self);
         let mut progress = Progress::default();
         let mut ended_unnamed = Finished::new();
-        let busy = {
+        {
             let mut named = lock(&self.named);
             let mut unnamed = (self.turn.load(Ordering::Acquire) >= SUBMITTED).then(|| lock(&self.unnamed));
             self.empty_inbox(&mut named, &mut unnamed);
@@ -512,55 +590,51 @@ impl GroupShared {
                         ended_unnamed = lane.poll(ground, look);
                     }
                 }
-                None if !self.life.is_live() => {
-                    let now = MonotonicClock.now();
-                    named.drain(&self.life, &self.view, now, None, &mut progress);
-                    if let Some(lane) = &mut unnamed {
-                        ended_unnamed = lane.drain(&self.life, &self.view, now);
+                None => {
+                    if look && self.life.is_live() {
+                        let mut judge = |call: &mut engine::Call| self.joining.look(self, call).err();
+                        progress.finished.extend(named.fail_one(&mut judge));
+                        ended_unnamed.extend(unnamed.as_mut().and_then(|lane| lane.fail_one(&mut judge)));
+                    }
+                    if !self.life.is_live() {
+                        let now = MonotonicClock.now();
+                        named.drain(&self.life, &self.view, now, None, &mut progress);
+                        if let Some(lane) = &mut unnamed {
+                            ended_unnamed.extend(lane.drain(&self.life, &self.view, now));
+                        }
                     }
                 }
-                None => {}
             }
-            let waiting = unnamed.is_some_and(|lane| !lane.is_idle());
-            waiting || named.has_owned()
-        };
+        }
         let moved = progress.moved || !progress.finished.is_empty() || !ended_unnamed.is_empty();
         let unnamed = u32::try_from(ended_unnamed.len()).unwrap_or(u32::MAX);
         let mut finished = progress.finished;
         finished.extend(ended_unnamed);
         self.conclude(moved, finished, unnamed);
-        Round { moved, busy }
+        moved
     }
 
-    fn join_submitted(&self, look: bool) -> Option<&Joined> {
-        let mut named = lock(&self.named);
-        let mut unnamed = (self.turn.load(Ordering::Acquire) >= SUBMITTED).then(|| lock(&self.unnamed));
-        self.empty_inbox(&mut named, &mut unnamed);
-        let first = unnamed.as_mut().and_then(|lane| lane.first()).or_else(|| named.first());
-        let call = if look { first } else { None };
-        // What went wrong has ended the group's life: the calls are drained with it.
-        self.joining.poll(self, call).ok().flatten()
-    }
-
-    /// Runs completions with no lock held, after the turn has been given on.
+    /// Gives the turn on and hands ended calls to the progress thread, which runs their completions with no lock held.
     fn conclude(&self, moved: bool, finished: Finished, unnamed: u32) {
         if unnamed > 0 {
             self.turn.fetch_sub(unnamed * SUBMITTED, Ordering::Release);
         }
-        for (task, result) in finished {
-            task.finish(result);
+        if !finished.is_empty() {
+            self.submitted.fetch_sub(finished.len(), Ordering::AcqRel);
+            self.world.complete(finished);
         }
         if moved {
             self.world.ring_own();
         }
     }
 
-    /// Ends the epoch in this process and, where the group's memory is there, on all members.
+    /// Ends the epoch in this process and on all members; those whose memory this process has not joined yet are told as
+    /// soon as it has.
     pub(crate) fn end(&self, cause: &Cause) {
-        if let Some(joined) = self.joining.get() {
-            joined.windows.abort(cause);
-        }
         self.life.end(cause);
+        if self.index.is_some() && self.view.ranks.len() > 1 {
+            self.joining.tell(self, cause);
+        }
         self.world.ring_own();
     }
 
@@ -568,18 +642,21 @@ impl GroupShared {
         self.end(&Cause::Requested { by: self.view.rank });
     }
 
-    /// Closes this process's part in order.
+    /// Closes this process's part in order: members that still need it learn that it left.
     pub(crate) fn close(&self) {
         self.life.close();
+        if let Some(joined) = self.joining.get() {
+            let calls = self.calls();
+            for channel in [Channel::Unnamed, Channel::Named] {
+                joined.windows.publish(channel, Counter::Left, calls + 1);
+            }
+            joined.windows.wake();
+        }
         self.joining.close();
         self.world.ring_own();
     }
 
-    pub(crate) fn has_empty_inbox(&self) -> bool {
-        lock(&self.inbox).is_empty()
-    }
-
-    /// Number of unnamed calls begun.
+    /// Number of unnamed calls begun; 0 while one is running.
     pub(crate) fn calls(&self) -> u64 {
         self.unnamed.try_lock().map_or(0, |lane| lane.state.calls())
     }
@@ -587,15 +664,6 @@ impl GroupShared {
 
 /// What a call is asked to do.
 type Arguments = (OpKind, DataType, Reduction);
-
-/// What a round of progress found.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Round {
-    /// Whether anything went on.
-    pub(crate) moved: bool,
-    /// Whether calls are left that the progress thread must run.
-    pub(crate) busy: bool,
-}
 
 /// The turn to make unnamed calls, given back when dropped.
 struct Inside<'a>(&'a Turn);

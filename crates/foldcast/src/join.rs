@@ -6,8 +6,8 @@ use std::sync::{Mutex, OnceLock};
 use engine::Call;
 use shm::{GroupKey, GroupPeers, GroupWindows, MonotonicClock, Request};
 use types::error::{Cause, Deadline};
-use types::transport::{Clock, Fate};
-use types::{CallSite, Error, GroupName, Rank, Result};
+use types::transport::{Clock, Fate, Windows};
+use types::{CallSite, Ending, Error, GroupName, Rank, Result};
 
 use crate::group::{GroupShared, lock};
 
@@ -32,7 +32,11 @@ pub(crate) struct Joining {
 #[derive(Default)]
 struct State {
     request: Option<Request>,
+    /// Why the memory cannot come.
+    failed: Option<Error>,
     closed: bool,
+    /// Why this process has ended the group's epoch, to be told to the members when the memory is there.
+    cause: Option<Cause>,
     next_warning: Option<Duration>,
 }
 
@@ -48,41 +52,62 @@ impl Joining {
         self.joined.get()
     }
 
-    /// Goes on as far as possible. With a call, also looks for what keeps the memory from coming, and fails the call
-    /// and the group for it.
-    pub(crate) fn poll(&self, group: &GroupShared, call: Option<&mut Call>) -> Result<Option<&Joined>> {
-        let mut state = lock(&self.state);
+    /// The memory; asks for it if nobody has yet. If it cannot come, the group's life ends.
+    pub(crate) fn poll(&self, group: &GroupShared) -> Option<&Joined> {
         if let Some(joined) = self.joined.get() {
-            return Ok(Some(joined));
+            return Some(joined);
         }
-        if state.closed {
-            return Ok(None);
+        let mut state = lock(&self.state);
+        if state.closed || state.failed.is_some() {
+            return self.joined.get();
         }
-        let Some(host) = group.world.host() else { return Ok(None) };
+        let host = group.world.host()?;
         let request =
             state.request.get_or_insert_with(|| host.request_group(self.key.clone(), &self.settings.to_le_bytes()));
-        match request.try_take() {
-            Some(Ok(windows)) => {
+        match request.try_take()? {
+            Ok(windows) => {
                 state.request = None;
+                if let Some(cause) = state.cause.take() {
+                    windows.abort(&cause);
+                }
                 let peers = windows.peers();
-                return Ok(Some(self.joined.get_or_init(|| Joined { windows, peers })));
+                Some(self.joined.get_or_init(|| Joined { windows, peers }))
             }
-            Some(Err(error)) => {
+            Err(error) => {
                 state.request = None;
-                state.closed = true;
-                return Err(self.failed(group, call, error));
+                state.cause = None;
+                group.life.end(&cause_of(group, &error));
+                state.failed = Some(error);
+                None
             }
-            None => {}
-        }
-        match call {
-            Some(call) => self.look(group, call, &mut state).map(|()| None),
-            None => Ok(None),
         }
     }
 
-    /// Whether [`poll`](Self::poll) has something to do.
-    pub(crate) fn can_go_on(&self) -> bool {
-        lock(&self.state).request.as_ref().is_none_or(Request::is_done)
+    /// Whether a poll or a look has something to do.
+    pub(crate) fn can_go_on(&self, group: &GroupShared) -> bool {
+        let waits = lock(&self.state).request.as_ref().is_some_and(|request| !request.is_done());
+        !waits || !group.life.is_live() || gone(group).is_some()
+    }
+
+    /// Tells the members why the epoch is over, now or as soon as the memory is there.
+    pub(crate) fn tell(&self, group: &GroupShared, cause: &Cause) {
+        if let Some(joined) = self.poll(group) {
+            return joined.windows.abort(cause);
+        }
+        let mut state = lock(&self.state);
+        if state.request.is_some() {
+            state.cause.get_or_insert_with(|| cause.clone());
+            drop(state);
+            match group.world.ensure_progress_thread() {
+                Ok(()) => group.activate(),
+                Err(error) => log::error!("{}: the members cannot be told that {cause}: {error}", group.view.rank),
+            }
+        }
+    }
+
+    /// Whether the progress thread must go on polling for [`tell`](Self::tell).
+    pub(crate) fn has_something_to_say(&self) -> bool {
+        self.joined.get().is_none() && lock(&self.state).cause.is_some()
     }
 
     /// Asks no more.
@@ -90,45 +115,62 @@ impl Joining {
         let mut state = lock(&self.state);
         state.closed = true;
         state.request = None;
+        state.cause = None;
     }
 
-    /// The memory cannot come: the group's life ends.
-    fn failed(&self, group: &GroupShared, call: Option<&mut Call>, error: Error) -> Error {
-        let first = group.view.world(0);
-        let cause = match (&error, group.world.host().map(|host| host.fate(first))) {
-            (Error::RankDied(died), _) => Cause::RankDied { peer: died.peer, ending: died.ending },
-            (_, Some(Fate::Gone(ending))) => Cause::RankDied { peer: first, ending },
-            (Error::Closed { .. }, _) => Cause::Requested { by: first },
-            _ => Cause::Failed { by: group.view.rank },
-        };
-        group.life.end(&cause);
-        match (error, call) {
-            (Error::RankDied(_) | Error::Closed { .. }, Some(call)) => {
-                let elapsed = call.elapsed(MonotonicClock.now());
-                group.life.error(site(group, call), elapsed, true)
-            }
-            (error, _) => error,
-        }
-    }
-
-    fn look(&self, group: &GroupShared, call: &mut Call, state: &mut State) -> Result<()> {
+    /// Looks for what keeps the memory from coming: fails the call, and the group, for it.
+    pub(crate) fn look(&self, group: &GroupShared, call: &mut Call) -> Result<()> {
         let elapsed = call.elapsed(MonotonicClock.now());
         let limits = call.limits();
-        let site = site(group, call);
         let first = group.view.world(0);
+        if let Some(error) = lock(&self.state).failed.clone() {
+            return Err(match error {
+                Error::RankDied(_) | Error::Closed { .. } => group.life.error(site(group, call), elapsed, true),
+                error => error,
+            });
+        }
+        if let Some((peer, ending)) = gone(group) {
+            // Without that member no call of the group can end.
+            group.end(&Cause::RankDied { peer, ending });
+            return Err(group.life.error(site(group, call), elapsed, true));
+        }
+        if !group.life.is_live() {
+            return Ok(());
+        }
+        let site = site(group, call);
         if let Some(limit) = limits.deadline.filter(|limit| elapsed >= *limit) {
-            state.closed = true;
-            state.request = None;
-            group.life.end(&Cause::Deadline { by: group.view.rank, peer: first });
+            group.end(&Cause::Deadline { by: group.view.rank, peer: first });
             let peers = vec![first];
             return Err(Error::Deadline(Box::new(Deadline { site, peers, awaited: AWAITED.into(), limit, elapsed })));
         }
+        let mut state = lock(&self.state);
         let due = *state.next_warning.get_or_insert(limits.first_warning);
         if elapsed >= due {
             state.next_warning = Some(elapsed.max(due) * 2);
             log::warn!("{site}: waiting since {:.1} s for {first} to {AWAITED}", elapsed.as_secs_f64());
         }
         Ok(())
+    }
+}
+
+/// Another member that is gone, if one is.
+fn gone(group: &GroupShared) -> Option<(Rank, Ending)> {
+    let host = group.world.host()?;
+    let mut others = group.view.ranks.iter().filter(|rank| **rank != group.view.rank);
+    others.find_map(|rank| match host.fate(*rank) {
+        Fate::Gone(ending) => Some((*rank, ending)),
+        Fate::Alive => None,
+    })
+}
+
+/// What an error in getting the memory means for the group.
+fn cause_of(group: &GroupShared, error: &Error) -> Cause {
+    let first = group.view.world(0);
+    match (error, gone(group)) {
+        (_, Some((peer, ending))) => Cause::RankDied { peer, ending },
+        // Its process lives: it has destroyed its part of the group.
+        (Error::RankDied(_) | Error::Closed { .. }, None) => Cause::Requested { by: first },
+        _ => Cause::Failed { by: group.view.rank },
     }
 }
 

@@ -2,6 +2,8 @@
 
 use core::cell::Cell;
 use core::time::Duration;
+use std::sync::Arc;
+use std::time::Instant;
 
 use shm::{Waiter, Woken};
 use types::Rank;
@@ -32,14 +34,16 @@ pub(crate) enum Pause {
 /// One wait of one thread for the ranks of a group.
 pub(crate) struct Patience<'a> {
     waiter: Option<Waiter<'a>>,
-    world: &'a World,
+    world: &'a Arc<World>,
     interrupt: Option<Interrupt<'a>>,
     pauses: u32,
+    asked: Option<Instant>,
 }
 
 impl<'a> Patience<'a> {
-    pub(crate) fn new(world: &'a World, ranks: &'a [Rank], interrupt: Option<Interrupt<'a>>) -> Patience<'a> {
-        Patience { waiter: world.host().map(|host| Waiter::new(host, ranks)), world, interrupt, pauses: 0 }
+    pub(crate) fn new(world: &'a Arc<World>, ranks: &'a [Rank], interrupt: Option<Interrupt<'a>>) -> Patience<'a> {
+        let waiter = world.host().map(|host| Waiter::new(host, ranks));
+        Patience { waiter, world, interrupt, pauses: 0, asked: None }
     }
 
     /// Lets a moment pass; `recheck` says whether there is something to do after all.
@@ -48,27 +52,34 @@ impl<'a> Patience<'a> {
             std::thread::yield_now();
             return Pause::Look;
         };
-        // A completion that waits does so on the thread that everything else depends on.
-        let helps = self.world.is_progress_thread();
         // Whatever made the recheck say that there is something to do, only a look at everything is sure to find it.
-        let asked = Cell::new(false);
+        let rechecked = Cell::new(false);
         let woken = waiter.pause(Some(LOOK_EVERY), &|| {
-            asked.set(true);
-            (helps && self.world.progress(true).moved) || recheck()
+            rechecked.set(true);
+            recheck()
         });
-        if helps {
-            self.world.progress(false);
+        if woken == Woken::Spun && !rechecked.get() {
+            self.pauses = self.pauses.saturating_add(1);
+            return if self.pauses == PAUSES_BEFORE_LOOK { self.first_look() } else { Pause::Spun };
         }
-        match woken {
-            Woken::Spun if !asked.get() => {
-                self.pauses = self.pauses.saturating_add(1);
-                if self.pauses == PAUSES_BEFORE_LOOK { Pause::Look } else { Pause::Spun }
+        match self.interrupt {
+            // The question may cost more than a look, and other news may come without end.
+            Some(interrupt) if woken == Woken::Interrupted || self.is_time_to_ask() => {
+                self.asked = Some(Instant::now());
+                if interrupt() { Pause::Interrupted } else { Pause::Look }
             }
-            Woken::Spun | Woken::Slept => Pause::Look,
-            Woken::Interrupted | Woken::TimedOut => match self.interrupt {
-                Some(interrupt) if interrupt() => Pause::Interrupted,
-                _ => Pause::Look,
-            },
+            _ => Pause::Look,
         }
+    }
+
+    fn first_look(&mut self) -> Pause {
+        self.asked = Some(Instant::now());
+        // A completion that waits must not keep the progress thread from everything else.
+        self.world.hand_progress_over();
+        Pause::Look
+    }
+
+    fn is_time_to_ask(&self) -> bool {
+        self.asked.is_none_or(|asked| asked.elapsed() >= LOOK_EVERY)
     }
 }

@@ -1,20 +1,22 @@
 //! The process's place in its job: the groups, the threads, and the end.
 
 use core::cell::Cell;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock};
-use std::thread::{JoinHandle, ThreadId};
+use std::collections::{HashMap, VecDeque};
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
+use engine::Task;
 use shm::{Home, JobKey, Meeting, Waiter, Woken};
 use types::error::NotInGroup;
 use types::{Error, GroupName, Rank, Result};
 
 use crate::communicator::InitOptions;
 use crate::config::Config;
-use crate::group::{Group, GroupShared, Round, lock};
+use crate::group::{Group, GroupShared, lock};
 use crate::wait::LOOK_EVERY;
 
 /// How long [`World::shut_down`] waits for its threads before it leaves them to end by themselves.
@@ -29,9 +31,18 @@ pub(crate) struct World {
     groups: Mutex<Groups>,
     /// Groups with calls that the progress thread must run.
     active: Mutex<Vec<Arc<GroupShared>>>,
+    /// Ended calls whose completions have not run.
+    ended: Mutex<VecDeque<(Task, Result<()>)>>,
     stopping: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    progress_thread: OnceLock<ThreadId>,
+    progress_started: Mutex<bool>,
+    /// Whose turn it is to make progress: a thread that waits in a completion hands it to the next.
+    progress_turn: AtomicU64,
+}
+
+thread_local! {
+    /// The turn for which this thread was made to make progress; 0 on all other threads.
+    static PROGRESS_TURN: Cell<u64> = const { Cell::new(0) };
 }
 
 #[derive(Default)]
@@ -50,9 +61,11 @@ impl World {
             host,
             groups: Mutex::default(),
             active: Mutex::default(),
+            ended: Mutex::default(),
             stopping: AtomicBool::new(false),
             threads: Mutex::default(),
-            progress_thread: OnceLock::new(),
+            progress_started: Mutex::default(),
+            progress_turn: AtomicU64::new(1),
         })
     }
 
@@ -71,13 +84,7 @@ impl World {
         let (host, monitor) = meeting.meet()?;
         let world = World::new(config, home, Some(host));
         // Before any call: who dies from now on is noticed.
-        world.spawn("foldcast-monitor", move || monitor.run()).ok_or_else(|| {
-            Error::resource(
-                "a thread that watches the other ranks",
-                "no thread",
-                "raise the limit on processes with `ulimit -u`",
-            )
-        })?;
+        world.spawn("foldcast-monitor", move || monitor.run())?;
         Ok(world)
     }
 
@@ -175,83 +182,127 @@ impl World {
 
     // ---- progress ----
 
-    /// Puts a group on the progress thread's list, and starts the thread if there is none yet.
-    pub(crate) fn activate(self: &Arc<World>, group: &Arc<GroupShared>) {
+    /// Starts the progress thread if there is none yet.
+    ///
+    /// # Errors
+    /// [`Error::Resource`] if there is no thread to be had.
+    pub(crate) fn ensure_progress_thread(self: &Arc<World>) -> Result<()> {
+        let mut started = lock(&self.progress_started);
+        if !*started {
+            self.start_progress_thread(self.progress_turn.load(Ordering::Acquire))?;
+            *started = true;
+        }
+        Ok(())
+    }
+
+    fn start_progress_thread(self: &Arc<World>, turn: u64) -> Result<()> {
+        let world = Arc::clone(self);
+        self.spawn("foldcast-progress", move || {
+            PROGRESS_TURN.set(turn);
+            world.run_progress(turn);
+        })
+    }
+
+    /// Starts a thread that ends when the world stops.
+    pub(crate) fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
+        let spawned = std::thread::Builder::new().name(name.into()).spawn(body);
+        let handle = spawned.map_err(|error| {
+            Error::resource(format!("the thread {name}"), error, "raise the limit on processes with `ulimit -u`")
+        })?;
+        let mut threads = lock(&self.threads);
+        threads.retain(|thread| !thread.is_finished());
+        threads.push(handle);
+        Ok(())
+    }
+
+    /// Puts a group on the progress thread's list.
+    pub(crate) fn activate(&self, group: &Arc<GroupShared>) {
         let mut active = lock(&self.active);
         if !active.iter().any(|known| Arc::ptr_eq(known, group)) {
             active.push(Arc::clone(group));
         }
         drop(active);
-        self.progress_thread.get_or_init(|| self.start_progress_thread());
         self.ring_own();
     }
 
-    fn start_progress_thread(self: &Arc<World>) -> ThreadId {
-        let world = Arc::clone(self);
-        let thread = self.spawn("foldcast-progress", move || world.run_progress());
-        thread.unwrap_or_else(|| {
-            log::error!("{}: could not start the progress thread: submitted calls will not run", self.rank());
-            std::thread::current().id()
-        })
-    }
-
-    /// Starts a thread that ends when the world stops.
-    pub(crate) fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> Option<ThreadId> {
-        let handle = std::thread::Builder::new().name(name.into()).spawn(body).ok()?;
-        let id = handle.thread().id();
-        lock(&self.threads).push(handle);
-        Some(id)
-    }
-
-    pub(crate) fn is_progress_thread(&self) -> bool {
-        self.progress_thread.get() == Some(&std::thread::current().id())
-    }
-
-    /// One round over all active groups.
-    pub(crate) fn progress(&self, look: bool) -> Round {
-        let mut all = Round::default();
+    /// One round over all active groups; returns whether anything moved.
+    fn progress(&self, look: bool) -> bool {
         let active = lock(&self.active).clone();
+        let mut moved = false;
         for group in &active {
-            let round = group.progress(look);
-            all.moved |= round.moved;
-            all.busy |= round.busy;
-            if !round.busy {
-                let mut active = lock(&self.active);
-                // Whoever submits fills the inbox first and then takes the lock that is held here.
-                if group.has_empty_inbox() {
-                    active.retain(|known| !Arc::ptr_eq(known, group));
-                }
+            moved |= group.progress(look);
+        }
+        // Whoever submits counts first and then takes this lock.
+        lock(&self.active).retain(|group| group.needs_progress());
+        moved
+    }
+
+    /// Takes over ended calls, whose completions the progress thread runs.
+    pub(crate) fn complete(&self, ended: Vec<(Task, Result<()>)>) {
+        lock(&self.ended).extend(ended);
+        self.ring_own();
+    }
+
+    /// Runs the completions of ended calls; returns whether there were any.
+    pub(crate) fn run_completions(&self) -> bool {
+        let mut ran = false;
+        loop {
+            let next = lock(&self.ended).pop_front();
+            let Some((task, result)) = next else { return ran };
+            ran = true;
+            // One user's mistake must not take everybody's progress with it.
+            if std::panic::catch_unwind(AssertUnwindSafe(|| task.finish(result))).is_err() {
+                log::error!("{}: a completion panicked; the calls go on", self.rank());
+            }
+            let turn = PROGRESS_TURN.get();
+            if turn != 0 && turn != self.progress_turn.load(Ordering::Acquire) {
+                // That completion waited, and another thread has taken over.
+                return ran;
             }
         }
-        all
     }
 
-    fn run_progress(&self) {
+    /// If this is the progress thread, about to wait in a completion: lets a new thread go on with the progress.
+    pub(crate) fn hand_progress_over(self: &Arc<World>) {
+        let turn = PROGRESS_TURN.get();
+        if turn == 0 || turn != self.progress_turn.load(Ordering::Acquire) {
+            return;
+        }
+        self.progress_turn.store(turn + 1, Ordering::Release);
+        if let Err(error) = self.start_progress_thread(turn + 1) {
+            log::error!("{}: a completion waits, and nothing else goes on meanwhile: {error}", self.rank());
+            self.progress_turn.store(turn, Ordering::Release);
+        }
+    }
+
+    fn run_progress(&self, turn: u64) {
         let Some(host) = &self.host else { return };
         let ranks: Vec<_> = (0..host.size()).map(Rank::from_index).collect();
         let mut waiter = Waiter::new(host, &ranks);
         let mut look = false;
         loop {
-            let round = self.progress(look);
-            if self.stopping.load(Ordering::Acquire) && !round.busy {
+            let moved = self.progress(look) | self.run_completions();
+            if self.progress_turn.load(Ordering::Acquire) != turn {
                 return;
             }
-            if round.moved {
+            let busy = !lock(&self.active).is_empty();
+            if self.stopping.load(Ordering::Acquire) && !busy {
+                return;
+            }
+            if moved {
                 waiter = Waiter::new(host, &ranks);
                 look = false;
                 continue;
             }
-            let limit = round.busy.then_some(LOOK_EVERY);
-            let moved = Cell::new(false);
-            let woken = waiter.pause(limit, &|| {
-                let again = self.progress(true);
-                moved.set(again.moved);
-                again.moved || (again.busy && !round.busy) || self.stopping.load(Ordering::Acquire)
+            let rechecked = Cell::new(false);
+            let woken = waiter.pause(busy.then_some(LOOK_EVERY), &|| {
+                rechecked.set(true);
+                self.progress(true)
+                    || !lock(&self.ended).is_empty()
+                    || (!busy && !lock(&self.active).is_empty())
+                    || self.stopping.load(Ordering::Acquire)
             });
-            if moved.get() {
-                waiter = Waiter::new(host, &ranks);
-            }
-            look = woken != Woken::Spun;
+            look = rechecked.get() || woken != Woken::Spun;
         }
     }
 
@@ -279,16 +330,18 @@ impl World {
             host.stop_monitor();
         }
         let end = Instant::now() + FAREWELL;
+        let me = std::thread::current().id();
         for thread in std::mem::take(&mut *lock(&self.threads)) {
-            while !thread.is_finished() && Instant::now() < end {
+            // A completion may shut down: its thread cannot wait for itself.
+            while thread.thread().id() != me && !thread.is_finished() && Instant::now() < end {
                 std::thread::sleep(Duration::from_micros(200));
             }
-            // A thread that runs a completion which shuts down cannot wait for itself; one that is stuck in the user's
-            // completion ends with the process.
+            // One that is stuck in the user's completion ends with the process.
             if thread.is_finished() && thread.join().is_err() {
                 log::error!("{}: a thread of the communicator panicked", self.rank());
             }
         }
+        self.run_completions();
     }
 
     pub(crate) fn is_shut_down(&self) -> bool {

@@ -18,7 +18,7 @@ const ENTRY_BYTES: usize = 16;
 /// A side line: the length and a fingerprint of at most 256 bytes.
 const SIDE_BYTES: usize = 3 * LINE_BYTES;
 const CHANNELS: usize = 2;
-const COUNTERS: usize = 4;
+const COUNTERS: usize = 5;
 
 const AT_ANNOUNCED: usize = CHANNELS * COUNTERS * LINE_BYTES;
 const AT_RELEASED: usize = AT_ANNOUNCED + LINE_BYTES;
@@ -166,6 +166,7 @@ impl Layout {
             Counter::Folded => 1,
             Counter::Verdict => 2,
             Counter::Taken => 3,
+            Counter::Left => 4,
         };
         self.control + owner * CONTROL_BYTES + (lane(channel) * COUNTERS + counter) * LINE_BYTES
     }
@@ -287,7 +288,7 @@ mod tests {
         }
         for channel in [Channel::Unnamed, Channel::Named] {
             for owner in 0..ranks {
-                for counter in [Counter::Staged, Counter::Folded, Counter::Verdict, Counter::Taken] {
+                for counter in [Counter::Staged, Counter::Folded, Counter::Verdict, Counter::Taken, Counter::Left] {
                     all.push((layout.counter(channel, owner, counter), LINE_BYTES));
                 }
                 all.push((layout.side(channel, owner), SIDE_BYTES));

@@ -175,7 +175,7 @@ pub enum Cause {
         /// The rank that was interrupted.
         by: Rank,
     },
-    /// A rank called `abort()`.
+    /// A rank called `abort()`, or destroyed the group before this rank had joined it.
     Requested {
         /// The rank that called it.
         by: Rank,
@@ -342,7 +342,7 @@ impl fmt::Display for Cause {
                 write!(f, "a call of {by} reached its deadline waiting for {peer}")
             }
             Cause::Interrupted { by } => write!(f, "a wait of {by} was interrupted"),
-            Cause::Requested { by } => write!(f, "{by} called abort()"),
+            Cause::Requested { by } => write!(f, "{by} aborted or destroyed it"),
             Cause::Failed { by } => write!(f, "{by} failed: see its own error"),
         }
     }

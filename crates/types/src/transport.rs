@@ -41,6 +41,8 @@ pub enum Counter {
     Verdict,
     /// Entries of the published order that this rank has taken over (channel `Named`).
     Taken,
+    /// Set when this rank closes the group in order, to one more than the calls that it has begun: it begins no more.
+    Left,
 }
 
 /// Sizes of a group's areas. Equal on all ranks of a group: part of what its first member hands out.

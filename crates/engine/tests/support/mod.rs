@@ -27,24 +27,24 @@ struct Area {
     slots: Vec<[Slot; 2]>,
     pairs: Vec<Vec<[Vec<AtomicU8>; 2]>>,
     gathers: Vec<[Vec<AtomicU8>; 2]>,
-    counters: Vec<[AtomicU64; 4]>,
+    counters: Vec<[AtomicU64; 5]>,
     descriptions: RefCell<Vec<Vec<u8>>>,
 }
 
 /// What the ranks of the group share.
-pub struct Memory {
+pub(crate) struct Memory {
     geometry: Geometry,
     areas: [Area; 2],
     announced: RefCell<Vec<Vec<u128>>>,
     released: RefCell<Vec<u64>>,
     order: RefCell<Vec<u128>>,
     causes: RefCell<Vec<Option<Cause>>>,
-    pub fates: Vec<Cell<Fate>>,
-    pub now: Cell<Duration>,
+    pub(crate) fates: Vec<Cell<Fate>>,
+    pub(crate) now: Cell<Duration>,
 }
 
 impl Memory {
-    pub fn new(geometry: Geometry) -> Rc<Memory> {
+    pub(crate) fn new(geometry: Geometry) -> Rc<Memory> {
         let ranks = geometry.ranks;
         let slot = || Slot { payload: bytes(geometry.slot_bytes), ..Slot::default() };
         let two = || [bytes(geometry.chunk_bytes), bytes(geometry.chunk_bytes)];
@@ -79,9 +79,9 @@ impl Clock for Memory {
 }
 
 /// One rank's view of the memory.
-pub struct TestWindows {
-    pub memory: Rc<Memory>,
-    pub rank: usize,
+pub(crate) struct TestWindows {
+    pub(crate) memory: Rc<Memory>,
+    pub(crate) rank: usize,
 }
 
 impl Peers for TestWindows {
@@ -96,6 +96,7 @@ fn at(counter: Counter) -> usize {
         Counter::Folded => 1,
         Counter::Verdict => 2,
         Counter::Taken => 3,
+        Counter::Left => 4,
     }
 }
 
@@ -219,7 +220,7 @@ impl Windows for TestWindows {
 }
 
 /// The group as one rank sees it, for messages. World ranks are ten times the group's, so that a mix-up shows.
-pub fn view(rank: usize, ranks: usize) -> foldcast_engine::View {
+pub(crate) fn view(rank: usize, ranks: usize) -> foldcast_engine::View {
     let world = |index: usize| Rank::from_index(10 * index);
     foldcast_engine::View {
         rank: world(rank),
@@ -229,14 +230,14 @@ pub fn view(rank: usize, ranks: usize) -> foldcast_engine::View {
 }
 
 /// A small pseudo-random generator (xorshift64*, Vigna 2016).
-pub struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub fn new(seed: u64) -> Random {
+    pub(crate) fn new(seed: u64) -> Random {
         Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    pub fn below(&mut self, end: usize) -> usize {
+    pub(crate) fn below(&mut self, end: usize) -> usize {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;

@@ -93,7 +93,7 @@ fn step(step: &Step, plan: &Plan, rank: usize) -> Result<(), Fault> {
         Step::Announce | Step::Meet => Ok(()),
         Step::Publish { counter, round: at } | Step::Await { counter, round: at } => match counter {
             Counter::Staged | Counter::Folded => round(*at, plan),
-            Counter::Verdict | Counter::Taken => Err(Fault::ForeignCounter(*counter)),
+            Counter::Verdict | Counter::Taken | Counter::Left => Err(Fault::ForeignCounter(*counter)),
         },
         Step::Fold { span: folded, sources, also } => {
             span(folded, &plan.shape)?;
