@@ -15,7 +15,7 @@ use types::transport::{Channel, Counter, Peers};
 use types::{Buffers, CallSite, Error, Fingerprint, Result, Tag};
 
 use crate::call::Call;
-use crate::trouble::{Trouble, View, Waits, Warnings, fail, find_trouble, mismatch_error, warn};
+use crate::trouble::{Trouble, View, Waits, Watch, fail, find_trouble, mismatch_error, warn};
 use crate::{Ground, SharedWindows};
 
 /// Where a channel stands between calls.
@@ -55,7 +55,7 @@ pub struct Execution {
     /// Whether peers may sleep on something that was published.
     wake_due: bool,
     verdict: Option<Box<Error>>,
-    warnings: Warnings,
+    watch: Watch,
 }
 
 /// Out of place, results of more bytes than this leave the cache anyway: they are stored past it.
@@ -74,7 +74,7 @@ impl Execution {
             differs: false,
             wake_due: false,
             verdict: None,
-            warnings: Warnings::default(),
+            watch: Watch::default(),
         }
     }
 
@@ -336,7 +336,7 @@ impl Execution {
         let elapsed = call.elapsed(now);
         let waits = self.waits(ground, state, call);
         let Some(trouble) = find_trouble(ground, &waits, call, elapsed) else {
-            if self.warnings.due(elapsed, call.limits.first_warning) {
+            if self.watch.warning_due(elapsed, call.limits.first_warning) {
                 let site = self.site_of(ground.view, call);
                 warn(&site, ground.view, &waits.missing, self.awaited(ground.view.ranks.len()), elapsed);
             }
@@ -347,13 +347,14 @@ impl Execution {
         if again.is_ready() {
             return again;
         }
-        if let Trouble::Over(Cause::RankDied { .. }) = &trouble {
+        let mut trouble = Some(trouble);
+        if let Some(Trouble::Over(Cause::RankDied { .. })) = trouble {
             // The rank that is gone may have done its part after all.
-            let still = self.waits(ground, state, call);
-            if find_trouble(ground, &still, call, elapsed).is_none() {
-                return Poll::Pending;
-            }
+            trouble = find_trouble(ground, &self.waits(ground, state, call), call, elapsed);
         }
+        let Some(trouble) = trouble.and_then(|trouble| self.watch.settled(trouble, elapsed)) else {
+            return Poll::Pending;
+        };
         let site = self.site_of(ground.view, call);
         let error = fail(ground, call, trouble, site, self.awaited(ground.view.ranks.len()));
         // The ranks' disagreement is known and says more than what came after it.

@@ -13,7 +13,7 @@ use crate::call::{Call, Preparer, Task};
 use crate::execution::{ChannelState, Execution};
 use crate::life::Life;
 use crate::names::Names;
-use crate::trouble::{View, Waits, Warnings, fail, find_trouble, warn};
+use crate::trouble::{View, Waits, Watch, fail, find_trouble, warn};
 use crate::unnamed::Finished;
 use crate::{Ground, SharedWindows};
 
@@ -34,7 +34,7 @@ pub struct NamedLane {
 #[derive(Debug)]
 struct Pending {
     kind: Kind,
-    warnings: Warnings,
+    watch: Watch,
 }
 
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl NamedLane {
 
     fn add(&mut self, name: &str, kind: Kind) -> u128 {
         let identity = self.names.submit(name);
-        self.pending.insert(identity, Pending { kind, warnings: Warnings::default() });
+        self.pending.insert(identity, Pending { kind, watch: Watch::default() });
         identity
     }
 
@@ -231,7 +231,7 @@ impl NamedLane {
                 // Its own thread looks after it.
                 (Kind::Borrowed, _) => continue,
             };
-            if let Some(error) = look_at(ground, *identity, call, &mut pending.warnings, now) {
+            if let Some(error) = look_at(ground, *identity, call, &mut pending.watch, now) {
                 failed = Some((*identity, error));
                 break;
             }
@@ -288,17 +288,18 @@ fn look_at<W: SharedWindows, P: Peers>(
     ground: Ground<'_, W, P>,
     identity: u128,
     call: &mut Call,
-    warnings: &mut Warnings,
+    watch: &mut Watch,
     now: Duration,
 ) -> Option<Error> {
     let elapsed = call.elapsed(now);
     let waits = unordered(ground, identity);
     let Some(trouble) = find_trouble(ground, &waits, call, elapsed) else {
-        if warnings.due(elapsed, call.limits.first_warning) {
+        if watch.warning_due(elapsed, call.limits.first_warning) {
             warn(&site(ground.view, call), ground.view, &waits.missing, SUBMIT, elapsed);
         }
         return None;
     };
+    let trouble = watch.settled(trouble, elapsed)?;
     let site = site(ground.view, call);
     Some(fail(ground, call, trouble, site, SUBMIT))
 }

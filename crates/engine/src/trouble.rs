@@ -37,21 +37,35 @@ impl View {
     }
 }
 
-/// When the next warning is due.
+/// How long a rank may have left in order before a wait fails for it. One that left because of another's death, or of an
+/// abort, may be seen to have gone before the first cause is.
+const SETTLING: Duration = Duration::from_millis(30);
+
+/// What a wait remembers between looks.
 #[derive(Debug, Default)]
-pub(crate) struct Warnings {
-    next: Option<Duration>,
+pub(crate) struct Watch {
+    next_warning: Option<Duration>,
+    left_since: Option<Duration>,
 }
 
-impl Warnings {
+impl Watch {
     /// Whether a warning is due after `elapsed`; the time doubles with each.
-    pub(crate) fn due(&mut self, elapsed: Duration, first: Duration) -> bool {
-        let next = *self.next.get_or_insert(first);
+    pub(crate) fn warning_due(&mut self, elapsed: Duration, first: Duration) -> bool {
+        let next = *self.next_warning.get_or_insert(first);
         if elapsed < next {
             return false;
         }
-        self.next = Some(elapsed.max(next) * 2);
+        self.next_warning = Some(elapsed.max(next) * 2);
         true
+    }
+
+    /// The trouble, unless it is only that a rank left, and not yet for long.
+    pub(crate) fn settled(&mut self, trouble: Trouble, elapsed: Duration) -> Option<Trouble> {
+        if let Trouble::Over(Cause::RankDied { ending: Ending::Left(_), .. }) = trouble {
+            let since = *self.left_since.get_or_insert(elapsed);
+            return (elapsed.saturating_sub(since) >= SETTLING).then_some(trouble);
+        }
+        Some(trouble)
     }
 }
 
@@ -86,10 +100,13 @@ pub(crate) fn find_trouble<W: SharedWindows, P: Peers>(
         // Another rank was first: its cause stands for all.
         return Some(Trouble::Over(cause));
     }
-    for index in &waits.needed {
-        if let Some(ending) = departure(ground, waits.channel, *index) {
-            return Some(Trouble::Over(Cause::RankDied { peer: ground.view.world(*index), ending }));
-        }
+    let gone = waits.needed.iter().filter_map(|index| {
+        let ending = departure(ground, waits.channel, *index)?;
+        Some((ground.view.world(*index), ending))
+    });
+    // Rather one that died than one that left, perhaps because of it.
+    if let Some((peer, ending)) = gone.min_by_key(|(_, ending)| matches!(ending, Ending::Left(_))) {
+        return Some(Trouble::Over(Cause::RankDied { peer, ending }));
     }
     if call.limits.deadline.is_some_and(|limit| elapsed >= limit) {
         return Some(Trouble::Late { peers: waits.missing.clone(), elapsed });

@@ -38,6 +38,7 @@ struct State {
     /// Why this process has ended the group's epoch, to be told to the members when the memory is there.
     cause: Option<Cause>,
     next_warning: Option<Duration>,
+    left_since: Option<Duration>,
 }
 
 impl Joining {
@@ -118,6 +119,11 @@ impl Joining {
         state.cause = None;
     }
 
+    fn has_settled(&self, ending: Ending, elapsed: Duration) -> bool {
+        let since = *lock(&self.state).left_since.get_or_insert(elapsed);
+        !matches!(ending, Ending::Left(_)) || elapsed.saturating_sub(since) >= SETTLING
+    }
+
     /// Looks for what keeps the memory from coming: fails the call, and the group, for it.
     pub(crate) fn look(&self, group: &GroupShared, call: &mut Call) -> Result<()> {
         let elapsed = call.elapsed(MonotonicClock.now());
@@ -129,7 +135,7 @@ impl Joining {
                 error => error,
             });
         }
-        if let Some((peer, ending)) = gone(group) {
+        if let Some((peer, ending)) = gone(group).filter(|(_, ending)| self.has_settled(*ending, elapsed)) {
             // Without that member no call of the group can end.
             group.end(&Cause::RankDied { peer, ending });
             return Err(group.life.error(site(group, call), elapsed, true));
@@ -153,14 +159,18 @@ impl Joining {
     }
 }
 
-/// Another member that is gone, if one is.
+/// How long a member may have left in order before a call fails for it: the first cause may be seen a little later.
+const SETTLING: Duration = Duration::from_millis(30);
+
+/// Another member that is gone, if one is: rather one that died than one that left, perhaps because of it.
 fn gone(group: &GroupShared) -> Option<(Rank, Ending)> {
     let host = group.world.host()?;
-    let mut others = group.view.ranks.iter().filter(|rank| **rank != group.view.rank);
-    others.find_map(|rank| match host.fate(*rank) {
+    let others = group.view.ranks.iter().filter(|rank| **rank != group.view.rank);
+    let gone = others.filter_map(|rank| match host.fate(*rank) {
         Fate::Gone(ending) => Some((*rank, ending)),
         Fate::Alive => None,
-    })
+    });
+    gone.min_by_key(|(_, ending)| matches!(ending, Ending::Left(_)))
 }
 
 /// What an error in getting the memory means for the group.

@@ -1,112 +1,14 @@
 //! Real processes that call the public API. A test starts this program again for each rank; the rank finds in its
 //! environment that it is one, and runs the test's body.
 
-use std::process::{Child, Command, ExitStatus, Stdio};
+mod support;
+
+use std::process::ExitStatus;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use foldcast::{
-    Buffers, CallOptions, Cause, Communicator, DataType, Ending, Error, Group, InitOptions, OwnedBuffers, Rank,
-    Reduction, Result, Timeout, bytes_of, bytes_of_mut,
-};
-
-/// A test that takes this long hangs.
-const WATCHDOG: Duration = Duration::from_secs(120);
-
-/// Starts `size` ranks of the test that calls it and returns how they ended, or runs `body` if this is such a rank.
-fn ranks(test: &str, size: usize, body: fn(&Communicator)) -> Vec<ExitStatus> {
-    if std::env::var("FOLDCAST_RANK").is_ok() {
-        let communicator = Communicator::init(InitOptions::default()).expect("the ranks meet");
-        body(&communicator);
-        communicator.shutdown();
-        std::process::exit(0);
-    }
-    let job = format!("{test}-{size}-{}", std::process::id());
-    let start = |rank: usize| -> Child {
-        Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", test, "--nocapture", "--test-threads=1"])
-            .env("FOLDCAST_RANK", rank.to_string())
-            .env("FOLDCAST_WORLD_SIZE", size.to_string())
-            .env("FOLDCAST_JOB", &job)
-            .stdin(Stdio::null())
-            .spawn()
-            .expect("a rank")
-    };
-    let mut children: Vec<Child> = (0..size).map(start).collect();
-    let end = Instant::now() + WATCHDOG;
-    let mut statuses = Vec::new();
-    for child in &mut children {
-        loop {
-            if let Some(status) = child.try_wait().expect("a child of ours") {
-                statuses.push(status);
-                break;
-            }
-            if Instant::now() > end {
-                let _ = child.kill();
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-    statuses
-}
-
-fn all_well(statuses: &[ExitStatus]) {
-    assert!(statuses.iter().all(ExitStatus::success), "{statuses:?}");
-}
-
-fn sum(group: &Group, input: &[f32], options: &CallOptions<'_>) -> Result<Vec<f32>> {
-    let mut output = vec![0.0f32; input.len()];
-    let buffers = Buffers::Separate { input: bytes_of(input), output: bytes_of_mut(&mut output) };
-    group.all_reduce(DataType::Float32, Reduction::Sum, buffers, options)?;
-    Ok(output)
-}
-
-struct Owned {
-    input: Vec<f32>,
-    output: Vec<f32>,
-}
-
-impl OwnedBuffers for Owned {
-    fn buffers(&mut self) -> Buffers<'_> {
-        Buffers::Separate { input: bytes_of(&self.input), output: bytes_of_mut(&mut self.output) }
-    }
-}
-
-type Received = mpsc::Receiver<Result<Vec<f32>>>;
-
-fn submit(group: &Group, input: Vec<f32>, options: &CallOptions<'_>) -> Result<Received> {
-    let (sender, receiver) = mpsc::channel();
-    let output = vec![0.0; input.len()];
-    let done = Box::new(move |result: Result<()>, mut buffers: Box<dyn OwnedBuffers>| {
-        let mut buffers = buffers.buffers();
-        let all = 0..buffers.len();
-        let output: Vec<f32> = buffers.output(all).as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
-        sender.send(result.map(|()| output)).expect("the test waits");
-    });
-    group.all_reduce_async(DataType::Float32, Reduction::Sum, Box::new(Owned { input, output }), options, done)?;
-    Ok(receiver)
-}
-
-fn wait(receiver: &Received) -> Result<Vec<f32>> {
-    receiver.recv_timeout(WATCHDOG).expect("the call ends")
-}
-
-fn number(communicator: &Communicator) -> f32 {
-    f32::from(u16::try_from(communicator.rank().0).expect("few ranks"))
-}
-
-/// 0 + 1 + ... over the ranks.
-fn total(size: usize) -> f32 {
-    f32::from(u16::try_from(size * (size - 1) / 2).expect("few ranks"))
-}
-
-fn named(name: &str) -> CallOptions<'_> {
-    CallOptions { name: Some(name), ..CallOptions::default() }
-}
-
-fn within(seconds: f64) -> Timeout {
-    Timeout::from_seconds(Some(seconds)).expect("a time")
-}
+use foldcast::{Buffers, CallOptions, Cause, DataType, Ending, Error, Group, Rank, Reduction, Result, bytes_of_mut};
+use support::{Owned, WATCHDOG, all_well, named, number, ranks, submit, sum, total, wait, within};
 
 #[test]
 fn sizes_and_ways_of_calling() {
