@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 
 use crate::array::{Exchange, Prepared};
 use crate::call::{self, Interrupts, Site};
-use crate::raise;
+use crate::{raise, state};
 
 /// How often a waiting main thread looks for signals.
 const LOOK: Duration = Duration::from_millis(50);
@@ -133,6 +133,8 @@ impl Handle {
             Timeout::After(limit) => Some(limit),
             _ => None,
         };
+        // The thread that would end the call is not in a forked child.
+        state::check_process(py)?;
         match call::released(py, |interrupts| Ok(self.shared.wait(limit, interrupts)))? {
             Some(Ok(())) => Ok(self.result.bind(py).clone()),
             Some(Err(error)) => Err(raise::exception(py, &error)),
@@ -141,12 +143,18 @@ impl Handle {
     }
 
     /// Whether the call has ended, well or not. Never waits.
-    fn done(&self) -> bool {
-        self.shared.lock().is_some()
+    ///
+    /// Raises
+    /// ------
+    /// ForkedProcessError
+    ///     The process was forked from the one that submitted the call.
+    fn done(&self, py: Python<'_>) -> PyResult<bool> {
+        state::check_process(py)?;
+        Ok(self.shared.lock().is_some())
     }
 
     fn __repr__(&self) -> String {
-        let state = if self.done() { "ended" } else { "running" };
+        let state = if self.shared.lock().is_some() { "ended" } else { "running" };
         format!("<foldcast.Handle: {}, {state}>", self.call)
     }
 }

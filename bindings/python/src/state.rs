@@ -70,6 +70,19 @@ pub(crate) fn ensure(py: Python<'_>) -> PyResult<&'static State> {
     }
 }
 
+/// The state of the process, which is no forked child; initialises it if this is the first use.
+fn ensure_here(py: Python<'_>) -> PyResult<&'static State> {
+    let state = ensure(py)?;
+    state.communicator.check_process().map_err(|error| raise::exception(py, &error))?;
+    Ok(state)
+}
+
+/// Refuses forked children of a process that was initialised.
+pub(crate) fn check_process(py: Python<'_>) -> PyResult<()> {
+    let checked = current().map_or(Ok(()), |state| state.communicator.check_process());
+    checked.map_err(|error| raise::exception(py, &error))
+}
+
 fn make(py: Python<'_>, timeout: Timeout) -> PyResult<&'static State> {
     logger::install().map_err(|error| raise::exception(py, &error))?;
     let process = std::process::id();
@@ -179,25 +192,25 @@ pub(crate) fn is_initialized() -> bool {
 /// The rank of this process among all, from 0. Initialises at first use.
 #[pyfunction]
 pub(crate) fn rank(py: Python<'_>) -> PyResult<u32> {
-    Ok(ensure(py)?.communicator.rank().0)
+    Ok(ensure_here(py)?.communicator.rank().0)
 }
 
 /// The number of ranks. Initialises at first use.
 #[pyfunction]
 pub(crate) fn size(py: Python<'_>) -> PyResult<usize> {
-    Ok(ensure(py)?.communicator.size())
+    Ok(ensure_here(py)?.communicator.size())
 }
 
 /// The rank of this process among those of its host, from 0. Initialises at first use.
 #[pyfunction]
 pub(crate) fn local_rank(py: Python<'_>) -> PyResult<usize> {
-    Ok(ensure(py)?.communicator.local_rank())
+    Ok(ensure_here(py)?.communicator.local_rank())
 }
 
 /// The number of ranks on this host. Initialises at first use.
 #[pyfunction]
 pub(crate) fn local_size(py: Python<'_>) -> PyResult<usize> {
-    Ok(ensure(py)?.communicator.local_size())
+    Ok(ensure_here(py)?.communicator.local_size())
 }
 
 /// End every group on all ranks.

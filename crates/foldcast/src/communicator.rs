@@ -154,6 +154,14 @@ impl Communicator {
         self.inner.world.group(name, "destroy")?.destroy()
     }
 
+    /// Refuses forked children of the process that made the communicator. A few ns.
+    ///
+    /// # Errors
+    /// [`Error::ForkedProcess`].
+    pub fn check_process(&self) -> Result<()> {
+        self.inner.world.check_process()
+    }
+
     /// Ends the epoch of every group that this process knows, on all their members. Returns at once.
     pub fn abort(&self) {
         self.inner.world.abort();

@@ -80,6 +80,10 @@ const RANK_PAIRS: [(&str, &str); 5] = [
     ("PMI_RANK", "PMI_SIZE"),
 ];
 
+/// Variables by which others claim several ranks in a way that does not say enough: refused where nothing else does,
+/// unless the value is the second.
+const FOREIGN_CLAIMS: [(&str, &str); 3] = [("SLURM_STEP_NUM_TASKS", "1"), ("SLURM_NTASKS", "1"), ("PMIX_RANK", "")];
+
 /// Variables that give the number of ranks on this host.
 const LOCAL_SIZES: [&str; 2] = ["LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"];
 
@@ -104,6 +108,11 @@ impl Config {
     /// # Errors
     /// [`Error::InvalidArgument`] naming the variable, its value and what is allowed.
     pub fn from_env() -> Result<Config> {
+        for name in RANK_PAIRS.iter().flat_map(|(rank, size)| [rank, size]) {
+            if let Some(value) = std::env::var_os(name).filter(|value| value.to_str().is_none()) {
+                return Err(Error::invalid(*name, "a whole number from 0", format!("{value:?}")));
+            }
+        }
         Self::read(&|name| std::env::var(name).ok())
     }
 
@@ -168,6 +177,12 @@ fn ranks(env: Env<'_>) -> Result<(usize, usize)> {
     }
     if env("CM_CHIEF_IP").is_some() || env("CM_WORKER_SIZE").is_some() {
         return chief_and_workers(env);
+    }
+    for (name, harmless) in FOREIGN_CLAIMS {
+        if let Some(value) = env(name).filter(|value| value.trim() != harmless) {
+            let expected = "rank variables beside it, such as RANK and WORLD_SIZE (1 for a single process)";
+            return Err(Error::invalid("RANK", expected, format!("none, with {name}={value}")));
+        }
     }
     match env("RANK_TABLE_FILE") {
         Some(file) => {
@@ -284,6 +299,10 @@ mod tests {
         assert!(refusal(&[("RANK_TABLE_FILE", "/x.json")]).contains("RANK_ID"));
         assert!(refusal(&[("CM_CHIEF_IP", "10.0.0.1")]).contains("CM_WORKER_SIZE"));
         assert!(refusal(&[("CM_WORKER_SIZE", "2")]).contains("DEVICE_ID"));
+        assert!(refusal(&[("SLURM_NTASKS", "4"), ("SLURM_PROCID", "2")]).contains("SLURM_NTASKS=4"));
+        assert!(refusal(&[("PMIX_RANK", "2")]).contains("PMIX_RANK=2"));
+        assert_eq!(read(&[("SLURM_NTASKS", "1"), ("SLURM_PROCID", "0")]).unwrap().size, 1);
+        assert_eq!(read(&[("SLURM_NTASKS", "4"), ("RANK", "0"), ("WORLD_SIZE", "1")]).unwrap().size, 1);
         let hosts = [("RANK", "0"), ("WORLD_SIZE", "8"), ("LOCAL_WORLD_SIZE", "4")];
         assert!(refusal(&hosts).contains("span hosts"));
     }

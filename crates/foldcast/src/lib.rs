@@ -17,11 +17,13 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod blocking;
 mod communicator;
 mod config;
 mod element;
 mod group;
 mod join;
+mod submitted;
 mod wait;
 mod world;
 

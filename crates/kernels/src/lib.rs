@@ -12,7 +12,7 @@
 //! below +0. A result that is NaN is the canonical quiet NaN: positive, with only the top bit of the fraction set.
 //!
 //! The loops stand once in `generic`, over a small trait for the vectors; `arch` has the instruction sets. Which one
-//! is used is decided once, when the program runs: see [`dispatch`].
+//! is used is decided once, when the program runs: see [`dispatch()`].
 
 mod arch;
 mod copy;

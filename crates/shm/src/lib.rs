@@ -1,10 +1,10 @@
 //! Shared memory between the processes of one host, waiting, and the birth and death of processes.
 //!
-//! [`Meeting::meet`](meeting::Meeting::meet) brings the ranks of a job together and gives a [`World`](world::World) and a
-//! [`Monitor`](monitor::Monitor), which one thread runs. [`World::request_group`](world::World::request_group) gives the
-//! memory of a group, [`GroupWindows`](windows::GroupWindows), which is the engine's
-//! [`Windows`](types::transport::Windows); [`GroupPeers`](world::GroupPeers) are its
-//! [`Peers`](types::transport::Peers). [`Waiter`](wait::Waiter) passes the time until a peer has done its part.
+//! [`Meeting::meet`] brings the ranks of a job together and gives a [`World`] and a
+//! [`Monitor`], which one thread runs. [`World::request_group`] gives the
+//! memory of a group, [`GroupWindows`], which is the engine's
+//! [`Windows`](types::transport::Windows); [`GroupPeers`] are its
+//! [`Peers`](types::transport::Peers). [`Waiter`] passes the time until a peer has done its part.
 //!
 //! The protocol and why it holds: `README.md` beside this crate.
 

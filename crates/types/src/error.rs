@@ -95,7 +95,8 @@ pub enum Ending {
     Exited(i32),
     /// This signal killed it.
     Signalled(i32),
-    /// It left in order (shutdown or exit) after this many calls on the group in question.
+    /// It left in order (shutdown, exit, or destroying the group) after this many unnamed calls: on the group in question,
+    /// or on the group of all ranks where it had not joined that group.
     Left(u64),
     /// It is gone; how is not known.
     Unknown,

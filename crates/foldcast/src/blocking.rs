@@ -1,0 +1,254 @@
+//! Calls that the calling thread runs itself, and waits for.
+
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+
+use engine::named::Borrowed;
+use engine::{Execution, Poll};
+use shm::MonotonicClock;
+use types::error::{Cause, Deadline, InvalidArgument};
+use types::transport::Clock;
+use types::{Buffers, CallSite, DataType, Error, OpKind, Rank, Reduction, Result, Tag};
+
+use crate::group::{Arguments, CallOptions, GroupShared, INSIDE, Turn, lock};
+use crate::join::Joined;
+use crate::wait::{Patience, Pause};
+
+impl GroupShared {
+    /// Runs a call on the calling thread.
+    #[inline]
+    pub(crate) fn run(
+        &self,
+        kind: OpKind,
+        dtype: DataType,
+        reduction: Reduction,
+        mut buffers: Buffers<'_>,
+        options: &CallOptions<'_>,
+    ) -> Result<()> {
+        if self.view.ranks.len() == 1 {
+            return self.run_alone(kind, dtype, reduction, &mut buffers);
+        }
+        match options.name {
+            None => self.run_unnamed((kind, dtype, reduction), &mut buffers, options),
+            Some(name) => self.run_named((kind, dtype, reduction), name, buffers, options),
+        }
+    }
+
+    pub(crate) fn run_alone(
+        &self,
+        kind: OpKind,
+        dtype: DataType,
+        reduction: Reduction,
+        buffers: &mut Buffers<'_>,
+    ) -> Result<()> {
+        if !self.life.is_live() {
+            return Err(self.life.error(self.view.site(kind.name(), None), Duration::ZERO, false));
+        }
+        if !buffers.is_empty() {
+            engine::alone(dtype, reduction, buffers);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn run_unnamed(
+        &self,
+        (kind, dtype, reduction): Arguments,
+        buffers: &mut Buffers<'_>,
+        options: &CallOptions<'_>,
+    ) -> Result<()> {
+        let (_inside, started) = self.enter(kind, options)?;
+        let mut lane = lock(&self.unnamed);
+        let lane = &mut *lane;
+        let mut call = lane.preparer.call(kind, dtype, reduction, buffers.len(), self.limits(options.timeout));
+        if let Some(started) = started {
+            call = call.started(started);
+        }
+        let joined = match self.joining.get() {
+            Some(joined) => joined,
+            None => self.join(&mut call, options)?,
+        };
+        let ground = self.ground(joined);
+        if !ground.is_live() {
+            let tag = Tag::Unnamed(lane.state.calls() + 1);
+            return Err(self.life.error(self.view.site(kind.name(), Some(tag)), Duration::ZERO, false));
+        }
+        let mut execution = Execution::begin(&mut lane.state);
+        match execution.poll(ground, &mut lane.state, &mut call, buffers, false) {
+            Poll::Ready(result) => return result,
+            Poll::Pending => {}
+        }
+        let mut patience = Patience::new(&self.world, &self.view.ranks, options.interrupt);
+        loop {
+            let pause = patience.pause(&|| execution.can_go_on(ground, &lane.state, &call));
+            let look = pause != Pause::Spun;
+            match execution.poll(ground, &mut lane.state, &mut call, buffers, look) {
+                Poll::Ready(result) => return result,
+                Poll::Pending if look => {
+                    let site = execution.site_of(&self.view, &call);
+                    self.still_wanted(pause, &mut call, site)?;
+                }
+                Poll::Pending => {}
+            }
+        }
+    }
+
+    /// Fails a wait that was interrupted, or whose group was closed or aborted by another thread of this process.
+    fn still_wanted(&self, pause: Pause, call: &mut engine::Call, site: CallSite) -> Result<()> {
+        if pause == Pause::Interrupted {
+            self.end(&Cause::Interrupted { by: self.view.rank });
+        }
+        if self.life.is_live() {
+            return Ok(());
+        }
+        Err(self.life.error(site, call.elapsed(MonotonicClock.now()), true))
+    }
+
+    /// Takes the turn to make an unnamed call, after those that were submitted before. If that took a wait, says since
+    /// when.
+    #[inline]
+    fn enter(&self, kind: OpKind, options: &CallOptions<'_>) -> Result<(Inside<'_>, Option<Duration>)> {
+        match self.turn.compare_exchange(0, INSIDE, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Ok((Inside(&self.turn), None)),
+            Err(_) => self.enter_behind(kind, options),
+        }
+    }
+
+    #[cold]
+    fn enter_behind(&self, kind: OpKind, options: &CallOptions<'_>) -> Result<(Inside<'_>, Option<Duration>)> {
+        const AWAITED: &str = "finish the calls before this one";
+        let started = MonotonicClock.now();
+        let limit = self.limits(options.timeout).deadline;
+        let mut patience = Patience::new(&self.world, &self.view.ranks, options.interrupt);
+        loop {
+            match self.turn.compare_exchange(0, INSIDE, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Ok((Inside(&self.turn), Some(started))),
+                Err(state) if state & INSIDE != 0 => return Err(self.two_threads(kind)),
+                Err(_) => {}
+            }
+            if *lock(&self.owner) != Some(std::thread::current().id()) && self.turn.load(Ordering::Relaxed) != 0 {
+                return Err(self.two_threads(kind));
+            }
+            let pause = patience.pause(&|| self.turn.load(Ordering::Relaxed) == 0);
+            if pause == Pause::Spun {
+                continue;
+            }
+            let (site, elapsed) = (self.view.site(kind.name(), None), MonotonicClock.now().saturating_sub(started));
+            if pause == Pause::Interrupted {
+                self.end(&Cause::Interrupted { by: self.view.rank });
+            }
+            if !self.life.is_live() {
+                return Err(self.life.error(site, elapsed, true));
+            }
+            if let Some(limit) = limit.filter(|limit| elapsed >= *limit) {
+                let peers = self.others();
+                let peer = peers.first().copied().unwrap_or(self.view.rank);
+                self.end(&Cause::Deadline { by: self.view.rank, peer });
+                return Err(Error::Deadline(Box::new(Deadline {
+                    site,
+                    peers,
+                    awaited: AWAITED.into(),
+                    limit,
+                    elapsed,
+                })));
+            }
+        }
+    }
+
+    /// The other members.
+    fn others(&self) -> Vec<Rank> {
+        self.view.ranks.iter().copied().filter(|rank| *rank != self.view.rank).collect()
+    }
+
+    pub(crate) fn two_threads(&self, kind: OpKind) -> Error {
+        Error::InvalidArgument(Box::new(InvalidArgument {
+            site: Some(self.view.site(kind.name(), None)),
+            field: "name".into(),
+            expected: "a name for each call, so that calls of several threads are matched by name and not by number"
+                .into(),
+            got: "an unnamed call while an unnamed call of another thread on this group has not ended".into(),
+        }))
+    }
+
+    /// Waits for the group's memory.
+    #[cold]
+    fn join(&self, call: &mut engine::Call, options: &CallOptions<'_>) -> Result<&Joined> {
+        let mut patience = Patience::new(&self.world, &self.view.ranks, options.interrupt);
+        let (mut pause, mut look) = (Pause::Spun, false);
+        loop {
+            if let Some(joined) = self.joining.poll(self) {
+                return Ok(joined);
+            }
+            if look {
+                self.joining.look(self, call)?;
+                let site = self.view.site(call.fingerprint().kind.name(), None);
+                self.still_wanted(pause, call, site)?;
+            }
+            pause = patience.pause(&|| self.joining.can_go_on(self));
+            look = pause != Pause::Spun;
+        }
+    }
+
+    fn run_named(
+        &self,
+        (kind, dtype, reduction): Arguments,
+        name: &str,
+        buffers: Buffers<'_>,
+        options: &CallOptions<'_>,
+    ) -> Result<()> {
+        let limits = self.limits(options.timeout);
+        let (mut call, identity) = {
+            let mut lane = lock(&self.named);
+            // Calls of the same name keep the order in which this process made them.
+            self.empty_inbox(&mut lane, &mut None);
+            let call = lane.preparer.call(kind, dtype, reduction, buffers.len(), limits).named(name);
+            let identity = lane.enter(&call);
+            (call, identity)
+        };
+        let entered = self.run_entered(identity, &mut call, buffers, options);
+        if entered.is_err() {
+            lock(&self.named).forget(identity);
+        }
+        entered
+    }
+
+    fn run_entered(
+        &self,
+        identity: u128,
+        call: &mut engine::Call,
+        mut buffers: Buffers<'_>,
+        options: &CallOptions<'_>,
+    ) -> Result<()> {
+        let joined = match self.joining.get() {
+            Some(joined) => joined,
+            None => self.join(call, options)?,
+        };
+        let ground = self.ground(joined);
+        let mut patience = Patience::new(&self.world, &self.view.ranks, options.interrupt);
+        let mut look = false;
+        loop {
+            let own = Borrowed { identity, call: &mut *call, buffers: buffers.reborrow() };
+            let progress = lock(&self.named).poll(ground, Some(own), look);
+            let done = progress.borrowed;
+            self.conclude(progress.moved, progress.finished, 0);
+            if let Some(result) = done {
+                return result;
+            }
+            let pause = patience.pause(&|| lock(&self.named).can_go_on(ground, identity, call));
+            look = pause != Pause::Spun;
+            if pause == Pause::Interrupted {
+                self.end(&Cause::Interrupted { by: self.view.rank });
+            }
+        }
+    }
+}
+
+/// The turn to make unnamed calls, given back when dropped.
+struct Inside<'a>(&'a Turn);
+
+impl Drop for Inside<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+    }
+}

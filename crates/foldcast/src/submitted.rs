@@ -1,0 +1,156 @@
+//! Calls that are handed over, and run by the progress thread.
+
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::sync::{Arc, MutexGuard};
+
+use engine::named::Progress;
+use engine::unnamed::Finished;
+use engine::{Completion, NamedLane, OwnedBuffers, Task, UnnamedLane};
+use shm::MonotonicClock;
+use types::transport::Clock;
+use types::{OpKind, Result, Tag};
+
+use crate::group::{Arguments, CallOptions, GroupShared, INSIDE, SUBMITTED, lock};
+
+impl GroupShared {
+    /// Hands a call to the progress thread.
+    pub(crate) fn submit(
+        shared: &Arc<GroupShared>,
+        (kind, dtype, reduction): Arguments,
+        mut buffers: Box<dyn OwnedBuffers>,
+        options: &CallOptions<'_>,
+        done: Completion,
+    ) -> Result<()> {
+        if shared.view.ranks.len() == 1 {
+            let result = shared.run_alone(kind, dtype, reduction, &mut buffers.buffers());
+            done(result, buffers);
+            return Ok(());
+        }
+        if !shared.life.is_live() {
+            let tag = options.name.map(|name| Tag::Named(name.into()));
+            return Err(shared.life.error(shared.view.site(kind.name(), tag), Duration::ZERO, false));
+        }
+        shared.world.ensure_progress_thread()?;
+        let bytes = buffers.buffers().len();
+        let limits = shared.limits(options.timeout);
+        let call = lock(&shared.submissions).call(kind, dtype, reduction, bytes, limits).started(MonotonicClock.now());
+        let call = match options.name {
+            Some(name) => call.named(name),
+            None => call,
+        };
+        let task = Task { call, buffers, done };
+        match options.name {
+            Some(_) => shared.push(task),
+            None => shared.push_unnamed(kind, task)?,
+        }
+        shared.world.activate(shared);
+        if shared.world.is_shut_down() {
+            // The progress thread may have gone already: end the call here.
+            shared.progress(true);
+            shared.world.run_completions();
+        }
+        Ok(())
+    }
+
+    fn push(&self, task: Task) {
+        // Counted first: a group with calls counted stays on the progress thread's list.
+        self.submitted.fetch_add(1, Ordering::AcqRel);
+        lock(&self.inbox).push_back(task);
+    }
+
+    fn push_unnamed(&self, kind: OpKind, task: Task) -> Result<()> {
+        let mut owner = lock(&self.owner);
+        let me = Some(std::thread::current().id());
+        let taken = self.turn.fetch_update(Ordering::Acquire, Ordering::Relaxed, |state| {
+            (state == 0 || (state & INSIDE == 0 && *owner == me)).then_some(state + SUBMITTED)
+        });
+        if taken.is_err() {
+            return Err(self.two_threads(kind));
+        }
+        *owner = me;
+        self.push(task);
+        Ok(())
+    }
+
+    /// Puts the group on the progress thread's list, for as long as [`needs_progress`](Self::needs_progress).
+    pub(crate) fn activate(&self) {
+        if let Some(me) = self.me.upgrade() {
+            self.world.activate(&me);
+        }
+    }
+
+    /// Whether calls are submitted that have not ended, or an ending that the members must still be told.
+    pub(crate) fn needs_progress(&self) -> bool {
+        self.submitted.load(Ordering::Acquire) > 0 || self.joining.has_something_to_say()
+    }
+
+    pub(crate) fn empty_inbox(&self, named: &mut NamedLane, unnamed: &mut Option<MutexGuard<'_, UnnamedLane>>) {
+        let mut inbox = lock(&self.inbox);
+        let mut kept = VecDeque::new();
+        for task in inbox.drain(..) {
+            match (task.call.is_named(), &mut *unnamed) {
+                (true, _) => named.submit(task),
+                (false, Some(lane)) => lane.submit(task),
+                (false, None) => kept.push_back(task),
+            }
+        }
+        *inbox = kept;
+    }
+
+    /// One round of the progress thread; returns whether anything moved.
+    pub(crate) fn progress(&self, look: bool) -> bool {
+        let joined = self.joining.poll(self);
+        let mut progress = Progress::default();
+        let mut ended_unnamed = Finished::new();
+        {
+            let mut named = lock(&self.named);
+            let mut unnamed = (self.turn.load(Ordering::Acquire) >= SUBMITTED).then(|| lock(&self.unnamed));
+            self.empty_inbox(&mut named, &mut unnamed);
+            match joined {
+                Some(joined) => {
+                    let ground = self.ground(joined);
+                    progress = named.poll(ground, None, look);
+                    if let Some(lane) = &mut unnamed {
+                        ended_unnamed = lane.poll(ground, look);
+                    }
+                }
+                None => {
+                    if look && self.life.is_live() {
+                        let mut judge = |call: &mut engine::Call| self.joining.look(self, call).err();
+                        progress.finished.extend(named.fail_one(&mut judge));
+                        ended_unnamed.extend(unnamed.as_mut().and_then(|lane| lane.fail_one(&mut judge)));
+                    }
+                    if !self.life.is_live() {
+                        let now = MonotonicClock.now();
+                        named.drain(&self.life, &self.view, now, None, &mut progress);
+                        if let Some(lane) = &mut unnamed {
+                            ended_unnamed.extend(lane.drain(&self.life, &self.view, now));
+                        }
+                    }
+                }
+            }
+        }
+        let moved = progress.moved || !progress.finished.is_empty() || !ended_unnamed.is_empty();
+        let unnamed = u32::try_from(ended_unnamed.len()).unwrap_or(u32::MAX);
+        let mut finished = progress.finished;
+        finished.extend(ended_unnamed);
+        self.conclude(moved, finished, unnamed);
+        moved
+    }
+
+    /// Gives the turn on and hands ended calls to the progress thread, which runs their completions with no lock held.
+    pub(crate) fn conclude(&self, moved: bool, finished: Finished, unnamed: u32) {
+        if unnamed > 0 {
+            self.turn.fetch_sub(unnamed * SUBMITTED, Ordering::Release);
+        }
+        if !finished.is_empty() {
+            self.submitted.fetch_sub(finished.len(), Ordering::AcqRel);
+            self.world.complete(finished);
+        }
+        if moved {
+            self.world.ring_own();
+        }
+    }
+}
