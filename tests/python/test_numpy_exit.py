@@ -157,6 +157,10 @@ def forks(rank, size):
                 lambda: foldcast.allreduce_async(array),
                 lambda: group.barrier(timeout=5),
                 lambda: foldcast.init(),
+                lambda: foldcast.rank(),
+                lambda: foldcast.size(),
+                lambda: handle.wait(timeout=5),
+                lambda: handle.done(),
             ):
                 try:
                     call()
