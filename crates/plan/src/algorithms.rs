@@ -41,6 +41,8 @@ register! {
     flat::Flat,
     one_shot::OneShot,
     reduce_scatter_allgather::ReduceScatterAllgather,
+    all_gather::AllGather,
+    broadcast::Broadcast,
 }
 
 /// `span` cut into chunks of `chunk` bytes: the part that belongs to `round`, empty if there is none.
@@ -48,6 +50,12 @@ fn chunk_of(span: &Span, chunk: usize, round: u64) -> Span {
     let skip = usize::try_from(round).ok().and_then(|round| round.checked_mul(chunk)).unwrap_or(usize::MAX);
     let start = span.start.saturating_add(skip).min(span.end);
     start..start.saturating_add(chunk).min(span.end)
+}
+
+/// The other ranks, beginning with the next one: so that not all turn to the same rank at once.
+fn peers(shape: &Shape, rank: usize) -> impl Iterator<Item = usize> + use<> {
+    let ranks = shape.ranks;
+    (1..ranks).map(move |distance| (rank + distance) % ranks)
 }
 
 /// The number of chunks of `chunk` bytes that hold `bytes` bytes.

@@ -4,7 +4,7 @@ use types::{Bytes, OpKind};
 
 use crate::algorithms::{ALGORITHMS, Algorithm};
 use crate::cost::Constants;
-use crate::shape::{Plan, Shape, plan_with, select};
+use crate::shape::{Plan, Shape, Shares, plan_with, select};
 use crate::step::{Sources, Step};
 
 /// How many steps of a plan are printed.
@@ -53,10 +53,19 @@ fn call(shape: &Shape) -> String {
     match shape.kind {
         OpKind::Barrier => shape.kind.to_string(),
         kind => format!(
-            "{kind} of {} elements of {} bytes ({})",
+            "{kind} of {} elements of {} bytes ({}){}",
             shape.bytes / shape.element,
             shape.element,
-            bytes(shape.bytes)
+            bytes(shape.bytes),
+            match &shape.shares {
+                Shares::All => String::new(),
+                Shares::Root(root) => format!(" from rank {root}"),
+                Shares::Pieces(pieces) => {
+                    let (least, most) = (pieces.iter().min(), pieces.iter().max());
+                    let size = |piece: Option<&usize>| bytes(piece.copied().unwrap_or_default());
+                    format!(" in pieces of {} to {}", size(least), size(most))
+                }
+            }
         ),
     }
 }
@@ -105,7 +114,7 @@ impl Traffic {
                     sum.written += stage.as_ref().map_or(0, |(staged, _)| staged.len());
                 }
                 Step::Collect { span, .. } => sum.read += span.len(),
-                Step::Announce | Step::Meet | Step::Publish { .. } | Step::Await { .. } => {}
+                Step::Keep { .. } | Step::Announce | Step::Meet | Step::Publish { .. } | Step::Await { .. } => {}
             }
         }
         sum

@@ -18,5 +18,5 @@ pub mod verify;
 pub use algorithms::{ALGORITHMS, Algorithm};
 pub use cost::Constants;
 pub use explain::explain;
-pub use shape::{Plan, Shape, plan, plan_with, select, select_with};
+pub use shape::{Plan, Shape, Shares, plan, plan_with, select, select_with};
 pub use step::{Place, Sources, Span, Step};

@@ -1,19 +1,50 @@
+use std::sync::Arc;
+
 use types::OpKind;
 use types::transport::Geometry;
 
 use crate::algorithms::{ALGORITHMS, Algorithm};
 use crate::cost::Constants;
-use crate::step::Step;
+use crate::step::{Span, Step};
+
+/// Who gives which bytes of the whole. The whole is what every rank has at the end.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Shares {
+    /// Every rank gives all bytes: they are reduced.
+    All,
+    /// This rank gives all bytes, the others give none.
+    Root(usize),
+    /// Rank j gives piece j, of this many bytes; the whole is the pieces in the order of the ranks.
+    Pieces(Arc<[usize]>),
+}
+
+impl Shares {
+    /// The bytes that a rank gives of a whole of `bytes` bytes.
+    #[must_use]
+    pub fn of(&self, rank: usize, bytes: usize) -> Span {
+        match self {
+            Shares::All => 0..bytes,
+            Shares::Root(root) if *root == rank => 0..bytes,
+            Shares::Root(_) => 0..0,
+            Shares::Pieces(pieces) => {
+                let start = pieces.iter().take(rank).sum();
+                start..start + pieces.get(rank).copied().unwrap_or_default()
+            }
+        }
+    }
+}
 
 /// All that a plan depends on besides the rank. Equal on all ranks of a call that is right.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
     /// Kind of the collective.
     pub kind: OpKind,
     /// Number of ranks of the group.
     pub ranks: usize,
-    /// Bytes of the input, a multiple of `element`; 0 for a barrier.
+    /// Bytes of the whole, which is the output: a multiple of `element`; 0 for a barrier.
     pub bytes: usize,
+    /// Who gives which of these bytes.
+    pub shares: Shares,
     /// Bytes of one element, at least 1.
     pub element: usize,
     /// The group's areas.
@@ -24,13 +55,46 @@ impl Shape {
     /// An allreduce over the areas that a group of this many ranks has by default.
     #[must_use]
     pub const fn all_reduce(ranks: usize, bytes: usize, element: usize) -> Shape {
-        Shape { kind: OpKind::AllReduce, ranks, bytes, element, geometry: Geometry::of(ranks) }
+        let shares = Shares::All;
+        Shape { kind: OpKind::AllReduce, ranks, bytes, shares, element, geometry: Geometry::of(ranks) }
     }
 
     /// A barrier over the areas that a group of this many ranks has by default.
     #[must_use]
     pub const fn barrier(ranks: usize) -> Shape {
-        Shape { kind: OpKind::Barrier, ranks, bytes: 0, element: 1, geometry: Geometry::of(ranks) }
+        let shares = Shares::All;
+        Shape { kind: OpKind::Barrier, ranks, bytes: 0, shares, element: 1, geometry: Geometry::of(ranks) }
+    }
+
+    /// A broadcast over the areas that a group of this many ranks has by default.
+    #[must_use]
+    pub const fn broadcast(ranks: usize, root: usize, bytes: usize, element: usize) -> Shape {
+        let shares = Shares::Root(root);
+        Shape { kind: OpKind::Broadcast, ranks, bytes, shares, element, geometry: Geometry::of(ranks) }
+    }
+
+    /// An allgather of pieces of so many bytes, one for each rank, over the areas that a group of this many ranks has by
+    /// default.
+    #[must_use]
+    pub fn all_gather(pieces: impl Into<Arc<[usize]>>, element: usize) -> Shape {
+        let pieces: Arc<[usize]> = pieces.into();
+        let (ranks, bytes) = (pieces.len(), pieces.iter().sum());
+        let shares = Shares::Pieces(pieces);
+        Shape { kind: OpKind::AllGather, ranks, bytes, shares, element, geometry: Geometry::of(ranks) }
+    }
+
+    /// The bytes of the whole that a rank gives: the others of its input, if it has such, are not read.
+    #[must_use]
+    pub fn share(&self, rank: usize) -> Span {
+        self.shares.of(rank, self.bytes)
+    }
+
+    /// The largest share of a rank, in bytes.
+    pub(crate) fn largest_share(&self) -> usize {
+        match &self.shares {
+            Shares::All | Shares::Root(_) => self.bytes,
+            Shares::Pieces(pieces) => pieces.iter().copied().max().unwrap_or_default(),
+        }
     }
 
     /// Bytes of a full chunk: what fits a pair or gather buffer without cutting a cache line or, where buffers are
@@ -100,7 +164,7 @@ pub fn plan_with(algorithm: &dyn Algorithm, shape: &Shape, rank: usize) -> Plan 
         id: id(algorithm.name(), shape),
         rounds: algorithm.rounds(shape),
         steps: algorithm.steps(shape, rank),
-        shape: *shape,
+        shape: shape.clone(),
     }
 }
 
@@ -108,7 +172,12 @@ fn id(algorithm: &str, shape: &Shape) -> u64 {
     let Geometry { ranks, slot_bytes, chunk_bytes, pair_depth } = shape.geometry;
     let sizes = [shape.ranks, shape.bytes, shape.element, ranks, slot_bytes, chunk_bytes, pair_depth];
     let mut bytes = vec![shape.kind.code()];
-    for size in sizes {
+    let shares = match &shape.shares {
+        Shares::All => Vec::new(),
+        Shares::Root(root) => vec![*root],
+        Shares::Pieces(pieces) => pieces.to_vec(),
+    };
+    for size in sizes.into_iter().chain([shares.len()]).chain(shares) {
         bytes.extend(u64::try_from(size).unwrap_or(u64::MAX).to_le_bytes());
     }
     bytes.extend(algorithm.as_bytes());

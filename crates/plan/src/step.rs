@@ -42,7 +42,8 @@ pub enum Sources {
 /// One step of a rank's plan. Steps run in order; only [`Meet`](Step::Meet) and [`Await`](Step::Await) wait.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// Copies `input[span]` to the beginning of a place.
+    /// Copies `input[span]` to the beginning of a place. (Spans count from the beginning of the whole, also where the
+    /// input is a piece of it.)
     Stage {
         /// What is copied.
         span: Span,
@@ -85,6 +86,12 @@ pub enum Step {
         round: u64,
         /// What is staged for a later round, if anything is left.
         stage: Option<(Span, u64)>,
+    },
+    /// `output[span]` = `input[span]`, byte for byte. In place there is nothing to do. (A fold of one source is not the
+    /// same: it makes NaNs canonical.)
+    Keep {
+        /// What is copied.
+        span: Span,
     },
     /// `output[span]` = the gather buffer of rank `from`.
     Collect {
@@ -137,6 +144,7 @@ impl fmt::Display for Step {
                 "Fold output {span:?} from own input and hand-over buffer, round {round}; stage input {staged:?} for \
                  round {ahead}"
             ),
+            Step::Keep { span } => write!(f, "Keep input {span:?} as output"),
             Step::Collect { span, from, round } => {
                 write!(f, "Collect output {span:?} from gather buffer of rank {from}, round {round}")
             }

@@ -3,8 +3,10 @@
 //! [`calls`] runs all ranks of a group through several calls, back to back, on symbols in place of numbers, and
 //! either returns a [`Proof`] or the first [`Violation`]. What is proven, for every schedule of the ranks:
 //!
-//! 1. **Right result.** Each output byte is written exactly once, by the canonical tree over the elements that all
-//!    ranks have at that very place, of this very call.
+//! 1. **Right result.** Each output byte is written exactly once, and is what the kind of call asks for: in an allreduce
+//!    the canonical tree over the elements that all ranks have at that very place, of this very call; in an allgather
+//!    the byte that the owner of the place has there; in a broadcast the root's. What is moved is never folded, and no
+//!    rank reads input that is not its to give.
 //! 2. **No data race.** Of two accesses to the same bytes of shared memory, one of them a write, one happened before
 //!    the other, by nothing but program order, `Announce` to `Meet`, and `Publish` to `Await`. That holds across
 //!    calls too: a rank may be a call ahead of another.

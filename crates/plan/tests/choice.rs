@@ -5,7 +5,7 @@ mod common;
 use std::collections::HashSet;
 
 use common::algorithm;
-use foldcast_plan::{ALGORITHMS, Constants, Shape, explain, plan, plan_with, select, select_with};
+use foldcast_plan::{ALGORITHMS, Constants, Shape, Shares, explain, plan, plan_with, select, select_with};
 use types::OpKind;
 use types::transport::Geometry;
 
@@ -35,6 +35,12 @@ fn the_choice_is_what_was_measured_to_be_best() {
     assert_eq!(chosen(4, 4 << 10), "flat");
     assert_eq!(select(&Shape::barrier(1)).name(), "local");
     assert_eq!(select(&Shape::barrier(9)).name(), "flat");
+    for (ranks, expected) in [(1, ["local"; 2]), (2, ["broadcast", "all_gather"]), (9, ["broadcast", "all_gather"])] {
+        for bytes in [0, 4, 1 << 20] {
+            let shapes = [Shape::broadcast(ranks, 0, bytes, 4), Shape::all_gather(vec![bytes; ranks], 4)];
+            assert_eq!(shapes.map(|shape| select(&shape).name()), expected, "{ranks} ranks, {bytes} bytes");
+        }
+    }
 }
 
 #[test]
@@ -91,15 +97,19 @@ fn whatever_changes_the_plan_changes_its_identity() {
     let base = Shape::all_reduce(2, 4096, 4);
     let geometry = base.geometry;
     let shapes = [
-        base,
-        Shape { kind: OpKind::Barrier, ..base },
-        Shape { ranks: 3, ..base },
-        Shape { bytes: 4100, ..base },
-        Shape { element: 8, ..base },
-        Shape { geometry: Geometry { ranks: 3, ..geometry }, ..base },
-        Shape { geometry: Geometry { slot_bytes: 5000, ..geometry }, ..base },
-        Shape { geometry: Geometry { chunk_bytes: 5000, ..geometry }, ..base },
-        Shape { geometry: Geometry { pair_depth: 5, ..geometry }, ..base },
+        base.clone(),
+        Shape { kind: OpKind::Barrier, ..base.clone() },
+        Shape { ranks: 3, ..base.clone() },
+        Shape { bytes: 4100, ..base.clone() },
+        Shape { element: 8, ..base.clone() },
+        Shape { shares: Shares::Root(0), ..base.clone() },
+        Shape { shares: Shares::Root(1), ..base.clone() },
+        Shape { shares: Shares::Pieces([4000, 96].into()), ..base.clone() },
+        Shape { shares: Shares::Pieces([96, 4000].into()), ..base.clone() },
+        Shape { geometry: Geometry { ranks: 3, ..geometry }, ..base.clone() },
+        Shape { geometry: Geometry { slot_bytes: 5000, ..geometry }, ..base.clone() },
+        Shape { geometry: Geometry { chunk_bytes: 5000, ..geometry }, ..base.clone() },
+        Shape { geometry: Geometry { pair_depth: 5, ..geometry }, ..base.clone() },
     ];
     let mut seen = HashSet::new();
     for shape in shapes {
@@ -136,6 +146,17 @@ fn explain_says_what_and_why() {
         assert!(small.contains(words), "{words:?} is missing in\n{small}");
     }
     assert!(explain(&Shape::barrier(3)).starts_with("barrier on 3 ranks: flat"));
+    let text = explain(&Shape::broadcast(3, 2, 1 << 20, 4));
+    for words in ["broadcast of 262144 elements of 4 bytes (1 MiB) from rank 2 on 3 ranks: broadcast", "Collect output"]
+    {
+        assert!(text.contains(words), "{words:?} is missing in\n{text}");
+    }
+    let text = explain(&Shape::all_gather([8, 0, 4096], 4));
+    for words in
+        ["allgather of 1026 elements", "in pieces of 0 bytes to 4 KiB on 3 ranks: all_gather", "Keep input 0..8"]
+    {
+        assert!(text.contains(words), "{words:?} is missing in\n{text}");
+    }
 }
 
 #[test]
@@ -146,4 +167,9 @@ fn explain_counts_what_a_rank_moves() {
     assert!(text.contains(moved), "{text}");
     let text = explain(&Shape::all_reduce(2, 1 << 20, 4));
     assert!(text.contains("rank 0 writes 1 MiB for others, reads 1 MiB from others, folds 2 MiB"), "{text}");
+    // A root only gives, others only take; in an allgather each gives its piece and takes the others.
+    let text = explain(&Shape::broadcast(4, 0, 1 << 20, 4));
+    assert!(text.contains("rank 0 writes 1 MiB for others, reads 0 bytes from others, folds 0 bytes"), "{text}");
+    let text = explain(&Shape::all_gather([1 << 20, 2 << 20, 4 << 20], 4));
+    assert!(text.contains("rank 0 writes 1 MiB for others, reads 6 MiB from others, folds 0 bytes"), "{text}");
 }

@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{small, small_shape};
+use common::{small, small_broadcast, small_gather, small_shape};
 use foldcast_plan::verify::{self, Call, Fault, Start, Violation};
-use foldcast_plan::{ALGORITHMS, Place, Plan, Shape, Sources, Step};
+use foldcast_plan::{ALGORITHMS, Place, Plan, Shape, Sources, Step, select};
 use proptest::prelude::*;
 use types::transport::Counter;
 
@@ -35,6 +35,19 @@ fn bases() -> Vec<Call> {
         let applicable = ALGORITHMS.iter().filter(|algorithm| algorithm.applies(&shape));
         calls.extend(applicable.map(|algorithm| Call::of(*algorithm, &shape)));
     }
+    let moves = [
+        small_broadcast(1, 0, 40),
+        small_broadcast(2, 1, 1),
+        small_broadcast(2, 0, 300),
+        small_broadcast(3, 2, 64),
+        small_broadcast(4, 1, 200),
+        small_gather(&[40]),
+        small_gather(&[1, 0]),
+        small_gather(&[64, 300]),
+        small_gather(&[70, 70, 70]),
+        small_gather(&[0, 200, 0, 130]),
+    ];
+    calls.extend(moves.iter().map(|shape| Call::of(select(shape), shape)));
     calls
 }
 
@@ -66,13 +79,15 @@ fn can_be_left_out(plan: &Plan, index: usize) -> bool {
     let collects =
         |wanted| plan.steps.iter().any(|step| matches!(step, Step::Collect { round, .. } if *round == wanted));
     match &plan.steps[index] {
-        // The next publication says the same of this round too, only later; and with two ranks in a pipeline it comes
-        // without waiting for whoever waits for this one.
-        Step::Publish { counter: Counter::Staged, .. } if plan.algorithm == "one_shot" => {
+        // The next publication says the same of this round too, only later; and in these pipelines, of one counter, it
+        // comes without waiting for whoever waits for this one.
+        Step::Publish { counter: Counter::Staged, .. } if plan.algorithm != "reduce_scatter_allgather" => {
             plan.steps[index + 1..].iter().any(|step| matches!(step, Step::Publish { .. }))
         }
         // Whose piece has nothing in this round waits for the others all the same, and uses nothing of theirs.
-        Step::Await { counter: Counter::Staged, round } => plan.algorithm != "one_shot" && !folds(*round),
+        Step::Await { counter: Counter::Staged, round } => {
+            plan.algorithm == "reduce_scatter_allgather" && !folds(*round)
+        }
         Step::Await { counter: Counter::Folded, round } => !collects(*round),
         _ => false,
     }
@@ -148,6 +163,7 @@ fn shift_span(step: &mut Step, start: i64, end: i64) {
     if let Step::Stage { span, .. }
     | Step::Fold { span, .. }
     | Step::FoldAndStage { span, .. }
+    | Step::Keep { span }
     | Step::Collect { span, .. } = step
     {
         *span = moved(span.start, start)..moved(span.end, end);
@@ -164,7 +180,7 @@ fn shift_round(step: &mut Step, by: i64) {
         | Step::Await { round, .. }
         | Step::FoldAndStage { round, .. }
         | Step::Collect { round, .. } => round,
-        Step::Stage { to: Slot, .. } | Step::Fold { .. } | Step::Announce | Step::Meet => return,
+        Step::Stage { to: Slot, .. } | Step::Keep { .. } | Step::Fold { .. } | Step::Announce | Step::Meet => return,
     };
     *round = round.saturating_add_signed(by.signum());
 }
@@ -227,7 +243,7 @@ fn pipeline(lag: u64, depth: usize, rounds: u64) -> Call {
         }
         steps
     };
-    let plan = |rank| Plan { algorithm: "pipeline", id: 1, rounds, steps: steps(rank), shape };
+    let plan = |rank| Plan { algorithm: "pipeline", id: 1, rounds, steps: steps(rank), shape: shape.clone() };
     Call { plans: vec![plan(0), plan(1)], mismatch: false }
 }
 

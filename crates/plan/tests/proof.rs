@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{algorithm, small, small_shape};
+use common::{algorithm, small, small_broadcast, small_gather, small_shape, ways_to_cut};
 use foldcast_plan::verify::{self, Call, Start};
 use foldcast_plan::{ALGORITHMS, Shape, select};
 use types::transport::Geometry;
@@ -20,6 +20,24 @@ fn sizes(geometry: &Geometry, element: usize) -> Vec<usize> {
     sizes
 }
 
+/// Calls of every kind that has a payload, of about this many bytes.
+fn shapes(geometry: Geometry, bytes: usize, element: usize) -> Vec<Shape> {
+    let ranks = geometry.ranks;
+    let mut shapes = vec![Shape::all_reduce(ranks, bytes, element)];
+    let mut roots = vec![0, ranks - 1];
+    roots.dedup();
+    if element == 2 || element == 4 {
+        // What is moved does not know what an element is, except that none is cut.
+        roots.clear();
+    }
+    shapes.extend(roots.into_iter().map(|root| Shape::broadcast(ranks, root, bytes, element)));
+    shapes.extend(ways_to_cut(ranks, bytes, element).into_iter().map(|pieces| Shape::all_gather(pieces, element)));
+    for shape in &mut shapes {
+        shape.geometry = geometry;
+    }
+    shapes
+}
+
 fn prove_all(geometry: impl Fn(usize) -> Geometry, extra: &[usize], starts: impl Fn(usize) -> Vec<Start>) -> usize {
     let mut proofs = 0;
     for ranks in 1..=17 {
@@ -28,12 +46,13 @@ fn prove_all(geometry: impl Fn(usize) -> Geometry, extra: &[usize], starts: impl
             let mut sizes = sizes(&geometry, element);
             sizes.extend(extra.iter().map(|elements| elements * element));
             for bytes in sizes {
-                let shape = Shape { geometry, ..Shape::all_reduce(ranks, bytes, element) };
-                for algorithm in ALGORITHMS.iter().filter(|algorithm| algorithm.applies(&shape)) {
-                    for start in starts(ranks) {
-                        let proof = verify::algorithm(*algorithm, &shape, 3, start);
-                        proof.unwrap_or_else(|violation| panic!("{} {shape:?}: {violation}", algorithm.name()));
-                        proofs += 1;
+                for shape in shapes(geometry, bytes, element) {
+                    for algorithm in ALGORITHMS.iter().filter(|algorithm| algorithm.applies(&shape)) {
+                        for start in starts(ranks) {
+                            let proof = verify::algorithm(*algorithm, &shape, 3, start);
+                            proof.unwrap_or_else(|violation| panic!("{} {shape:?}: {violation}", algorithm.name()));
+                            proofs += 1;
+                        }
                     }
                 }
             }
@@ -62,8 +81,9 @@ fn every_algorithm_is_right_in_small_areas_from_every_turn() {
 fn every_shape_has_an_algorithm_and_its_choice_is_right() {
     for ranks in 1..=17 {
         for bytes in sizes(&Geometry::of(ranks), 4).into_iter().chain([8 << 20]) {
-            let shape = Shape::all_reduce(ranks, bytes, 4);
-            verify::algorithm(select(&shape), &shape, 2, Start::default()).unwrap();
+            for shape in shapes(Geometry::of(ranks), bytes, 4) {
+                verify::algorithm(select(&shape), &shape, 2, Start::default()).unwrap();
+            }
         }
         let barrier = Shape::barrier(ranks);
         verify::algorithm(select(&barrier), &barrier, 4, Start::default()).unwrap();
@@ -77,9 +97,10 @@ fn areas_of_odd_sizes_are_used_rightly() {
             let pair_depth = if ranks == 2 { 3 } else { 1 };
             let geometry = Geometry { ranks, slot_bytes, chunk_bytes, pair_depth };
             for bytes in (0..60).map(|elements| elements * 8) {
-                let shape = Shape { geometry, ..Shape::all_reduce(ranks, bytes, 8) };
-                verify::algorithm(select(&shape), &shape, 3, Start::default())
-                    .unwrap_or_else(|violation| panic!("{shape:?}: {violation}"));
+                for shape in shapes(geometry, bytes, 8) {
+                    verify::algorithm(select(&shape), &shape, 3, Start::default())
+                        .unwrap_or_else(|violation| panic!("{shape:?}: {violation}"));
+                }
             }
         }
     }
@@ -92,6 +113,8 @@ fn many_calls_back_to_back_are_right() {
         ("flat", small_shape(5, 33)),
         ("one_shot", small_shape(2, 700)),
         ("reduce_scatter_allgather", small_shape(6, 2000)),
+        ("broadcast", small_broadcast(5, 3, 700)),
+        ("all_gather", small_gather(&[64, 0, 300, 1])),
     ] {
         let proof = verify::algorithm(algorithm(name), &shape, 50, Start::default()).unwrap();
         let steps: usize = Call::of(algorithm(name), &shape).plans.iter().map(|plan| plan.steps.len()).sum();
@@ -106,6 +129,8 @@ fn memory_stays_within_the_areas_of_the_group() {
     assert_eq!(touched("flat", small_shape(2, 96)), 2 + 2);
     assert_eq!(touched("flat", small_shape(4, 96)), 4 * (2 + 2));
     assert_eq!(touched("one_shot", small_shape(2, 2000)), 2 + 4 * 2);
+    assert_eq!(touched("broadcast", small_broadcast(4, 1, 2000)), 4 * 2 + 2);
+    assert_eq!(touched("all_gather", small_gather(&[31 * 64, 0, 64, 1])), 4 * 2 + 3 * 2);
     assert_eq!(touched("reduce_scatter_allgather", small_shape(4, 2000)), 4 * 2 + 6 * 2 + 4 * 2);
 }
 
@@ -113,13 +138,14 @@ fn memory_stays_within_the_areas_of_the_group() {
 fn plans_run_right_on_bytes_in_any_order() {
     for ranks in 1..=7 {
         for bytes in [0, 1, 33, 96, 97, 300, 700] {
-            let shape = small_shape(ranks, bytes);
-            for algorithm in ALGORITHMS.iter().filter(|algorithm| algorithm.applies(&shape)) {
-                for seed in 0..6 {
-                    let calls = vec![Call::of(*algorithm, &shape); 4];
-                    let start = Start { sequence: seed, uses: seed };
-                    let done = common::run(&calls, start, seed, seed % 2 == 0);
-                    done.unwrap_or_else(|wrong| panic!("{} {shape:?} seed {seed}: {wrong}", algorithm.name()));
+            for shape in shapes(small(ranks), bytes, 1) {
+                for algorithm in ALGORITHMS.iter().filter(|algorithm| algorithm.applies(&shape)) {
+                    for seed in 0..6 {
+                        let calls = vec![Call::of(*algorithm, &shape); 4];
+                        let start = Start { sequence: seed, uses: seed };
+                        let done = common::run(&calls, start, seed, seed % 2 == 0);
+                        done.unwrap_or_else(|wrong| panic!("{} {shape:?} seed {seed}: {wrong}", algorithm.name()));
+                    }
                 }
             }
         }

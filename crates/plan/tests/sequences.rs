@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{small, small_shape};
+use common::{small, small_broadcast, small_gather, small_shape, ways_to_cut};
 use foldcast_plan::verify::{self, Call, Start};
 use foldcast_plan::{ALGORITHMS, Algorithm, Shape};
 use proptest::prelude::*;
@@ -13,11 +13,18 @@ fn applicable(shape: &Shape, index: usize) -> &'static dyn Algorithm {
     all[index % all.len()]
 }
 
-/// A barrier for 0, else an allreduce of one byte less.
-fn shape(ranks: usize, bytes: usize) -> Shape {
-    match bytes.checked_sub(1) {
-        None => Shape { geometry: small(ranks), ..Shape::barrier(ranks) },
-        Some(bytes) => small_shape(ranks, bytes),
+/// A barrier for 0, else a call of one byte less: an allreduce, or by `index` one of the kinds that move.
+fn shape(ranks: usize, bytes: usize, index: usize) -> Shape {
+    let Some(bytes) = bytes.checked_sub(1) else {
+        return Shape { geometry: small(ranks), ..Shape::barrier(ranks) };
+    };
+    match index {
+        0..4 => small_shape(ranks, bytes),
+        4..7 => small_broadcast(ranks, (bytes + index) % ranks, bytes),
+        _ => {
+            let ways = ways_to_cut(ranks, bytes, 1);
+            small_gather(&ways[index % ways.len()])
+        }
     }
 }
 
@@ -33,7 +40,7 @@ enum Recipe {
 
 fn call(ranks: usize, recipe: &Recipe) -> Call {
     let of = |bytes, index| {
-        let shape = shape(ranks, bytes);
+        let shape = shape(ranks, bytes, index);
         (applicable(&shape, index), shape)
     };
     match recipe {
@@ -51,8 +58,8 @@ fn call(ranks: usize, recipe: &Recipe) -> Call {
 fn recipe() -> impl Strategy<Value = Recipe> {
     let bytes = || prop_oneof![0_usize..4, 0_usize..130, 0_usize..1200];
     prop_oneof![
-        3 => (bytes(), 0_usize..4).prop_map(|(bytes, algorithm)| Recipe::Good { bytes, algorithm }),
-        1 => prop::collection::vec((bytes(), 0_usize..4), 1..6).prop_map(Recipe::Mismatch),
+        3 => (bytes(), 0_usize..12).prop_map(|(bytes, algorithm)| Recipe::Good { bytes, algorithm }),
+        1 => prop::collection::vec((bytes(), 0_usize..12), 1..6).prop_map(Recipe::Mismatch),
     ]
 }
 
@@ -82,10 +89,11 @@ fn after_a_mismatch_of_any_two_calls_any_call_is_right() {
         for (odd, others) in sizes.iter().flat_map(|odd| sizes.iter().map(move |others| (*odd, *others))) {
             for odd_rank in 0..ranks {
                 let mut each = vec![(others, 1); ranks];
-                each[odd_rank] = (odd, 1);
+                // The odd rank calls another kind, or the same with another size.
+                each[odd_rank] = (odd, [1, 5, 8][(odd + others) % 3]);
                 let failed = call(ranks, &Recipe::Mismatch(each));
-                for good in sizes {
-                    let good = call(ranks, &Recipe::Good { bytes: good, algorithm: 1 });
+                for (good, algorithm) in sizes.into_iter().flat_map(|good| [(good, 1), (good, 5), (good, 8)]) {
+                    let good = call(ranks, &Recipe::Good { bytes: good, algorithm });
                     let calls = [good.clone(), failed.clone(), good.clone(), failed.clone(), failed.clone(), good];
                     verify::calls(&calls, Start::default()).unwrap();
                 }

@@ -1,9 +1,12 @@
 use core::ops::Range;
 
 /// The user's buffers of one call. The input is never written unless input and output are the same buffer.
+///
+/// Input and output have the same length, except in an allgather: there the output holds every rank's contribution, and
+/// if the two are one buffer, the own contribution stands at its place in it.
 #[derive(Debug)]
 pub enum Buffers<'a> {
-    /// Input and output are different memory; both have the same length.
+    /// Input and output are different memory.
     Separate {
         /// This rank's contribution.
         input: &'a [u8],
@@ -15,13 +18,22 @@ pub enum Buffers<'a> {
 }
 
 impl Buffers<'_> {
-    /// Length of the input, and of the output, in bytes.
+    /// Length of the input, in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.input().len()
     }
 
-    /// Whether there is nothing to reduce.
+    /// Length of the output, in bytes.
+    #[must_use]
+    pub fn output_len(&self) -> usize {
+        match self {
+            Buffers::Separate { output, .. } => output.len(),
+            Buffers::InPlace(both) => both.len(),
+        }
+    }
+
+    /// Whether the input has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

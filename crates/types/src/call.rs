@@ -13,10 +13,15 @@ pub enum OpKind {
     AllReduce = 1,
     /// Return when every rank has entered.
     Barrier = 2,
+    /// Give every rank all ranks' contributions, in the order of the group.
+    AllGather = 3,
+    /// Give every rank what one rank has.
+    Broadcast = 4,
 }
 
 impl OpKind {
-    const ALL: [OpKind; 2] = [OpKind::AllReduce, OpKind::Barrier];
+    /// Every kind.
+    pub const ALL: [OpKind; 4] = [OpKind::AllReduce, OpKind::Barrier, OpKind::AllGather, OpKind::Broadcast];
 
     /// The name that messages use.
     #[must_use]
@@ -24,6 +29,8 @@ impl OpKind {
         match self {
             OpKind::AllReduce => "allreduce",
             OpKind::Barrier => "barrier",
+            OpKind::AllGather => "allgather",
+            OpKind::Broadcast => "broadcast",
         }
     }
 
@@ -88,6 +95,35 @@ impl fmt::Display for CallSite {
     }
 }
 
+/// The sizes of the parts of a call, in the order in which they stand, as far as ranks compare them: those of the ranks'
+/// contributions to an allgather, or of the buffers that one fused call reduces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Parts {
+    /// How many; 0 for a call that has no parts.
+    pub number: u32,
+    /// Digest of their sizes.
+    pub digest: u64,
+}
+
+impl Parts {
+    /// Parts of these sizes, in elements.
+    #[must_use]
+    pub fn of(sizes: &[usize]) -> Parts {
+        let word = |size: &usize| u64::try_from(*size).unwrap_or(u64::MAX);
+        let digest = sizes.iter().fold(mix(0x7061_7274, word(&sizes.len())), |hash, size| mix(hash, word(size)));
+        Parts { number: u32::try_from(sizes.len()).unwrap_or(u32::MAX), digest }
+    }
+}
+
+impl fmt::Display for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Parts::default() {
+            return f.write_str("one buffer");
+        }
+        write!(f, "{} parts with sizes of digest {:016x}", self.number, self.digest)
+    }
+}
+
 /// What a call must agree on between the ranks of its group.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Fingerprint {
@@ -97,8 +133,12 @@ pub struct Fingerprint {
     pub dtype: DataType,
     /// How they are combined.
     pub reduction: Reduction,
-    /// Number of elements.
+    /// Number of elements of the result.
     pub count: Elements,
+    /// The rank that gives the data, for kinds that have one.
+    pub root: Option<Rank>,
+    /// The sizes of its parts, for calls that have such.
+    pub parts: Parts,
     /// Generation of the group.
     pub epoch: u64,
     /// Identity of the plan that the rank chose.
@@ -119,11 +159,17 @@ impl fmt::Display for DecodeError {
     }
 }
 
-const FIXED_BYTES: usize = 40;
+const FIXED_BYTES: usize = 56;
+/// Stands for "no root": no group has so many ranks.
+const NO_ROOT: u32 = u32::MAX;
 
 impl Fingerprint {
     /// Room that [`encode`](Self::encode) needs at most.
     pub const MAX_ENCODED_BYTES: usize = 256;
+
+    fn root_code(&self) -> u32 {
+        self.root.map_or(NO_ROOT, |root| root.0)
+    }
 
     const MAX_NAME_BYTES: usize = Self::MAX_ENCODED_BYTES - FIXED_BYTES;
 
@@ -137,10 +183,11 @@ impl Fingerprint {
         }
         let mut bytes = Vec::with_capacity(FIXED_BYTES + end);
         bytes.extend([self.kind.code(), self.dtype.code(), self.reduction.code(), end as u8]);
-        bytes.extend([0; 4]);
-        for field in [self.count.0, self.epoch, self.plan, self.settings] {
+        bytes.extend(self.root_code().to_le_bytes());
+        for field in [self.count.0, self.epoch, self.plan, self.settings, self.parts.digest] {
             bytes.extend(field.to_le_bytes());
         }
+        bytes.extend(u64::from(self.parts.number).to_le_bytes());
         bytes.extend(&self.name.as_bytes()[..end]);
         bytes
     }
@@ -157,11 +204,16 @@ impl Fingerprint {
             u64::from_le_bytes(word)
         };
         let name = bytes.get(FIXED_BYTES..FIXED_BYTES + usize::from(fixed[3])).ok_or(DecodeError)?;
+        let mut root = [0; 4];
+        root.copy_from_slice(&fixed[4..8]);
+        let root = u32::from_le_bytes(root);
         Ok(Fingerprint {
             kind: OpKind::from_code(fixed[0]).ok_or(DecodeError)?,
             dtype: DataType::from_code(fixed[1]).ok_or(DecodeError)?,
             reduction: Reduction::from_code(fixed[2]).ok_or(DecodeError)?,
             count: Elements(word(8)),
+            root: (root != NO_ROOT).then_some(Rank(root)),
+            parts: Parts { number: u32::try_from(word(48)).map_err(|_| DecodeError)?, digest: word(40) },
             epoch: word(16),
             plan: word(24),
             settings: word(32),
@@ -173,7 +225,9 @@ impl Fingerprint {
     #[must_use]
     pub fn hash(&self) -> u64 {
         let codes = [self.kind.code(), self.dtype.code(), self.reduction.code(), 0];
-        let words = [self.count.0, self.epoch, self.plan, self.settings];
+        let parts = [u64::from(self.parts.number), self.parts.digest];
+        let words =
+            [self.count.0, self.epoch, self.plan, self.settings, u64::from(self.root_code()), parts[0], parts[1]];
         let mut hash = mix(0x666f_6c64, u64::from(u32::from_le_bytes(codes)));
         for word in words {
             hash = mix(hash, word);
@@ -188,17 +242,21 @@ impl Fingerprint {
             let bytes = f.count.0.saturating_mul(u64::try_from(f.dtype.size()).unwrap_or(u64::MAX));
             format!("{} elements ({})", f.count, Bytes(bytes))
         };
+        let root = |f: &Fingerprint| f.root.map_or_else(|| "none".to_owned(), |root| root.to_string());
         let pairs = [
             ("kind", self.kind.to_string(), other.kind.to_string()),
             ("dtype", self.dtype.to_string(), other.dtype.to_string()),
             ("reduction", self.reduction.to_string(), other.reduction.to_string()),
+            ("root", root(self), root(other)),
+            ("parts", self.parts.to_string(), other.parts.to_string()),
             ("name", self.name.to_string(), other.name.to_string()),
             ("group epoch", self.epoch.to_string(), other.epoch.to_string()),
             ("settings", format!("{:016x}", self.settings), format!("{:016x}", other.settings)),
         ];
         let mut found: Vec<_> = pairs.into_iter().filter(|(_, own, others)| own != others).collect();
         if self.count != other.count {
-            let at = found.iter().position(|(field, ..)| *field == "name").unwrap_or(found.len());
+            let before = |field: &str| matches!(field, "kind" | "dtype" | "reduction" | "root");
+            let at = found.iter().position(|(field, ..)| !before(field)).unwrap_or(found.len());
             found.insert(at, ("count", size(self), size(other)));
         }
         // The plan follows from the other fields: it is worth a word only when nothing else differs.
@@ -249,6 +307,8 @@ mod tests {
             dtype: DataType::Float32,
             reduction: Reduction::Sum,
             count: Elements(4),
+            root: None,
+            parts: Parts::default(),
             epoch: 2,
             plan: 77,
             settings: 5,
@@ -258,7 +318,18 @@ mod tests {
 
     #[test]
     fn encoding_round_trips() {
-        assert_eq!(Fingerprint::decode(&sample().encode()), Ok(sample()));
+        let with_all = Fingerprint {
+            kind: OpKind::Broadcast,
+            root: Some(Rank(0)),
+            parts: Parts::of(&[3, usize::MAX, 0]),
+            ..sample()
+        };
+        for fingerprint in [sample(), with_all] {
+            assert_eq!(Fingerprint::decode(&fingerprint.encode()), Ok(fingerprint));
+        }
+        for kind in OpKind::ALL {
+            assert_eq!(OpKind::from_code(kind.code()), Some(kind));
+        }
     }
 
     #[test]
@@ -290,6 +361,8 @@ mod tests {
             ("dtype", Fingerprint { dtype: DataType::Int32, ..sample() }),
             ("reduction", Fingerprint { reduction: Reduction::Max, ..sample() }),
             ("count", Fingerprint { count: Elements(3), ..sample() }),
+            ("root", Fingerprint { root: Some(Rank(0)), ..sample() }),
+            ("parts", Fingerprint { parts: Parts::of(&[]), ..sample() }),
             ("group epoch", Fingerprint { epoch: 3, ..sample() }),
             ("plan", Fingerprint { plan: 78, ..sample() }),
             ("settings", Fingerprint { settings: 6, ..sample() }),
@@ -302,5 +375,15 @@ mod tests {
             assert_eq!(found[0].0, field);
         }
         assert!(base.differences(&sample()).is_empty());
+    }
+
+    #[test]
+    fn parts_tell_lists_apart() {
+        let lists: [&[usize]; 8] = [&[], &[0], &[0, 0], &[1], &[1, 2], &[2, 1], &[3], &[1, 2, 0]];
+        for (at, list) in lists.iter().enumerate() {
+            for other in &lists[at + 1..] {
+                assert_ne!(Parts::of(list), Parts::of(other), "{list:?} {other:?}");
+            }
+        }
     }
 }

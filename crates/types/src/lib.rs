@@ -15,7 +15,7 @@ pub mod transport;
 
 pub use amount::{Bytes, Elements, MAX_INPUT};
 pub use buffers::Buffers;
-pub use call::{CallSite, DecodeError, Fingerprint, OpKind, Tag, digest};
+pub use call::{CallSite, DecodeError, Fingerprint, OpKind, Parts, Tag, digest};
 pub use dtype::{DataType, Reduction};
 pub use error::{Cause, Ending, Error, Result};
 pub use rank::{GroupName, MAX_GROUP_NAME_BYTES, Rank, WORLD_GROUP};

@@ -28,7 +28,8 @@ impl Algorithm for Flat {
     }
 
     fn applies(&self, shape: &Shape) -> bool {
-        shape.ranks > 1 && (shape.kind == OpKind::Barrier || shape.bytes <= shape.geometry.slot_bytes)
+        let fits = shape.kind == OpKind::AllReduce && shape.bytes <= shape.geometry.slot_bytes;
+        shape.ranks > 1 && (shape.kind == OpKind::Barrier || fits)
     }
 
     fn rounds(&self, _shape: &Shape) -> u64 {

@@ -4,6 +4,8 @@
 //! Steps: copy (nothing at all in place). Bytes moved between ranks: none.
 //! No header is published, as there is nobody to agree with.
 
+use types::OpKind;
+
 use super::Algorithm;
 use crate::cost::Constants;
 use crate::shape::Shape;
@@ -32,7 +34,11 @@ impl Algorithm for Local {
         if shape.bytes == 0 {
             return Vec::new();
         }
-        vec![Step::Fold { span: 0..shape.bytes, sources: Sources::Own, also: None }]
+        let span = 0..shape.bytes;
+        vec![match shape.kind {
+            OpKind::AllReduce => Step::Fold { span, sources: Sources::Own, also: None },
+            _ => Step::Keep { span },
+        }]
     }
 
     fn cost(&self, shape: &Shape, constants: &Constants) -> f64 {

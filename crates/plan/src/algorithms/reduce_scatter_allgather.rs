@@ -13,7 +13,7 @@
 use types::OpKind;
 use types::transport::Counter;
 
-use super::{Algorithm, chunk_of, chunks};
+use super::{Algorithm, chunk_of, chunks, peers};
 use crate::cost::Constants;
 use crate::shape::Shape;
 use crate::step::{Place, Sources, Span, Step};
@@ -31,12 +31,6 @@ fn chunk(shape: &Shape, owner: usize, round: u64) -> Span {
     let start = owner.saturating_mul(bytes).min(shape.bytes);
     let piece = start..start.saturating_add(bytes).min(shape.bytes);
     chunk_of(&piece, shape.chunk(), round)
-}
-
-/// The other ranks, beginning with the next one: so that not all turn to the same rank at once.
-fn peers(shape: &Shape, rank: usize) -> impl Iterator<Item = usize> + use<> {
-    let ranks = shape.ranks;
-    (1..ranks).map(move |distance| (rank + distance) % ranks)
 }
 
 /// Stages what the others fold in a round.

@@ -5,7 +5,7 @@ use types::transport::Counter;
 
 use super::Call;
 use super::violation::{Fault, Violation};
-use crate::shape::{Plan, Shape};
+use crate::shape::{Plan, Shape, Shares};
 use crate::step::{Place, Sources, Span, Step};
 
 /// Checks every plan of every call, and that the ranks of each call agree.
@@ -44,11 +44,25 @@ fn shape(shape: &Shape, ranks: usize, plans: usize) -> Result<(), Fault> {
         (geometry.ranks == ranks, "areas of a group of another size"),
         (shape.element > 0 && shape.bytes.is_multiple_of(shape.element), "not a whole number of elements"),
         (shape.kind != OpKind::Barrier || shape.bytes == 0, "a barrier with a payload"),
+        (shares(shape), "not the shares of a call of this kind"),
         (geometry.pair_depth > 0, "no pair buffers"),
     ];
     match table.into_iter().find(|(holds, _)| !holds) {
         Some((_, what)) => Err(Fault::Shape(what)),
         None => Ok(()),
+    }
+}
+
+/// Whether the shares are those of a call of this kind, and make up the whole.
+fn shares(shape: &Shape) -> bool {
+    match (&shape.shares, shape.kind) {
+        (Shares::All, OpKind::AllReduce | OpKind::Barrier) => true,
+        (Shares::Root(root), OpKind::Broadcast) => *root < shape.ranks,
+        (Shares::Pieces(pieces), OpKind::AllGather) => {
+            let whole = |piece: &usize| piece.is_multiple_of(shape.element);
+            pieces.len() == shape.ranks && pieces.iter().all(whole) && pieces.iter().sum::<usize>() == shape.bytes
+        }
+        _ => false,
     }
 }
 
@@ -88,8 +102,16 @@ fn step(step: &Step, plan: &Plan, rank: usize) -> Result<(), Fault> {
     match step {
         Step::Stage { span: staged, to } => {
             span(staged, &plan.shape)?;
+            share(staged, plan, rank)?;
             place(to, staged, plan, rank)
         }
+        Step::Keep { span: kept } => {
+            span(kept, &plan.shape)?;
+            share(kept, plan, rank)?;
+            // Reduced are the contributions of one rank too: their NaNs become canonical.
+            if plan.shape.kind == OpKind::AllReduce { Err(Fault::NotForKind) } else { Ok(()) }
+        }
+        Step::Fold { .. } | Step::FoldAndStage { .. } if plan.shape.kind != OpKind::AllReduce => Err(Fault::NotForKind),
         Step::Announce | Step::Meet => Ok(()),
         Step::Publish { counter, round: at } | Step::Await { counter, round: at } => match counter {
             Counter::Staged | Counter::Folded => round(*at, plan),
@@ -130,6 +152,11 @@ fn span(span: &Span, shape: &Shape) -> Result<(), Fault> {
         return Err(Fault::CutElement { element: shape.element });
     }
     Ok(())
+}
+
+fn share(span: &Span, plan: &Plan, rank: usize) -> Result<(), Fault> {
+    let share = plan.shape.share(rank);
+    if span.start < share.start || span.end > share.end { Err(Fault::NotItsShare { share }) } else { Ok(()) }
 }
 
 fn peer(named: usize, plan: &Plan, rank: usize) -> Result<(), Fault> {

@@ -100,6 +100,13 @@ pub enum Fault {
         /// Size of the user's buffers.
         bytes: usize,
     },
+    /// A rank reads input that is not its to give.
+    NotItsShare {
+        /// What it gives.
+        share: Span,
+    },
+    /// The step is not for calls of this kind: what is reduced is folded, what is only moved stays as it is.
+    NotForKind,
     /// A span begins or ends inside an element.
     CutElement {
         /// Bytes of an element.
@@ -178,13 +185,14 @@ pub enum Fault {
         /// Where it comes from.
         from: usize,
     },
-    /// The output is not the canonical tree over all ranks' inputs of this call.
+    /// The output is not what the call is to give: the canonical tree over all ranks' inputs of this call, or the input
+    /// of the one rank that gives these bytes.
     WrongTree {
         /// Where in the output.
         span: Span,
         /// What it would be.
         got: String,
-        /// The canonical tree.
+        /// What it must be.
         expected: String,
     },
     /// Input is read where the output has been written: wrong if the two are one buffer.
@@ -250,6 +258,8 @@ impl fmt::Display for Fault {
             Fault::Shape(what) => write!(f, "bad shape: {what}"),
             Fault::Disagreement { other, field } => write!(f, "its {field} differs from that of rank {other}"),
             Fault::Span { bytes } => write!(f, "the span is empty or not within the {bytes} bytes of the buffers"),
+            Fault::NotItsShare { share } => write!(f, "the rank gives {share:?} of the whole and nothing else"),
+            Fault::NotForKind => f.write_str("the step is not for calls of this kind"),
             Fault::CutElement { element } => write!(f, "the span cuts an element of {element} bytes"),
             Fault::NotAPeer { named } => write!(f, "rank {named} is not another rank of the group"),
             Fault::Round { round, rounds } => write!(f, "round {round} of a call of {rounds} rounds"),

@@ -9,7 +9,7 @@ use super::memory::{Conflict, Event, Memory, Value};
 use super::symbols::{Symbol, Symbols};
 use super::violation::{Area, Fault, Missing, Violation};
 use super::{Call, Proof, Start};
-use crate::shape::Shape;
+use crate::shape::{Shape, Shares};
 use crate::step::{Place, Sources, Span, Step};
 
 /// Where a rank stands.
@@ -201,6 +201,11 @@ impl<'a> World<'a> {
             Step::Await { counter, round } => self.join_counters(rank, *counter, uses + round + 1),
             Step::Fold { span, sources, also } => self.fold(rank, span, *sources, *also)?,
             Step::FoldAndStage { span, round, stage } => self.fold_and_stage(rank, span, *round, stage.as_ref())?,
+            Step::Keep { span } => {
+                self.read_input(rank, span)?;
+                let symbol = self.symbols.input(rank, self.ranks[rank].call);
+                self.write_output(rank, span, symbol)?;
+            }
             Step::Collect { span, from, round } => self.collect(rank, span, *from, *round)?,
         }
         self.ranks[rank].step += 1;
@@ -352,12 +357,34 @@ impl<'a> World<'a> {
         }
     }
 
+    /// What the output `span` must be: the oracle of each kind of call.
+    fn expected(&mut self, rank: usize, span: &Span) -> Vec<(Span, Symbol)> {
+        let (shape, call) = (self.shape(rank), self.ranks[rank].call);
+        match &shape.shares {
+            Shares::All => vec![(span.clone(), self.symbols.result(self.ranks.len(), call))],
+            Shares::Root(root) => vec![(span.clone(), self.symbols.input(*root, call))],
+            Shares::Pieces(pieces) => {
+                let mut parts = Vec::new();
+                let mut start = 0;
+                for (owner, bytes) in pieces.iter().enumerate() {
+                    let part = start.max(span.start)..(start + bytes).min(span.end);
+                    start += bytes;
+                    if !part.is_empty() {
+                        parts.push((part, self.symbols.input(owner, call)));
+                    }
+                }
+                parts
+            }
+        }
+    }
+
     fn write_output(&mut self, rank: usize, span: &Span, symbol: Symbol) -> Result<(), Fault> {
         let call = self.ranks[rank].call;
-        let expected = self.symbols.result(self.ranks.len(), call);
-        if symbol != expected {
-            let [got, expected] = [symbol, expected].map(|symbol| self.symbols.words(symbol, call));
-            return Err(Fault::WrongTree { span: span.clone(), got, expected });
+        for (part, expected) in self.expected(rank, span) {
+            if symbol != expected {
+                let [got, expected] = [symbol, expected].map(|symbol| self.symbols.words(symbol, call));
+                return Err(Fault::WrongTree { span: part, got, expected });
+            }
         }
         let output = &mut self.ranks[rank].output;
         if let Some(span) = overlap(output, span) {

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use foldcast_plan::verify::{Call, Start};
-use foldcast_plan::{ALGORITHMS, Algorithm, Place, Shape, Sources, Span, Step};
+use foldcast_plan::{ALGORITHMS, Algorithm, Place, Shape, Shares, Sources, Span, Step};
 use types::transport::{Counter, Geometry};
 
 /// The registered algorithm of this name.
@@ -22,6 +22,27 @@ pub(crate) fn small(ranks: usize) -> Geometry {
 /// An allreduce over small areas.
 pub(crate) fn small_shape(ranks: usize, bytes: usize) -> Shape {
     Shape { geometry: small(ranks), ..Shape::all_reduce(ranks, bytes, 1) }
+}
+
+/// A broadcast over small areas.
+pub(crate) fn small_broadcast(ranks: usize, root: usize, bytes: usize) -> Shape {
+    Shape { geometry: small(ranks), ..Shape::broadcast(ranks, root, bytes, 1) }
+}
+
+/// An allgather over small areas.
+pub(crate) fn small_gather(pieces: &[usize]) -> Shape {
+    Shape { geometry: small(pieces.len()), ..Shape::all_gather(pieces, 1) }
+}
+
+/// Ways to cut about this many bytes into pieces: all equal, all different, some empty, all with one rank.
+pub(crate) fn ways_to_cut(ranks: usize, bytes: usize, element: usize) -> Vec<Vec<usize>> {
+    let elements = bytes / element;
+    let whole = |size: usize| size * element;
+    let equal = vec![whole(elements / ranks); ranks];
+    let rising = (0..ranks).map(|rank| whole(elements * 2 * rank / (ranks * ranks))).collect();
+    let holes = (0..ranks).map(|rank| if rank % 2 == 1 { whole(elements / ranks + rank) } else { 0 }).collect();
+    let of_one = |owner| (0..ranks).map(|rank| if rank == owner { whole(elements) } else { 0 }).collect();
+    vec![equal, rising, holes, of_one(ranks - 1)]
 }
 
 /// Pseudo-random numbers (xorshift64*, Vigna 2016).
@@ -90,7 +111,7 @@ struct World<'a> {
     counters: HashMap<(usize, Counter), u64>,
 }
 
-/// Runs the calls in an order that `seed` decides, and compares every output with the canonical tree.
+/// Runs the calls in an order that `seed` decides, and compares every output with what the call is to give.
 pub(crate) fn run(calls: &[Call], start: Start, seed: u64, in_place: bool) -> Result<(), String> {
     let ranks = calls[0].plans.len();
     let (mut sequence, mut uses) = (start.sequence, start.uses);
@@ -142,7 +163,10 @@ impl World<'_> {
         process.step = 0;
         if let Some(call) = self.calls.get(process.call) {
             let bytes = call.plans[rank].shape.bytes;
-            process.input = (0..bytes).map(|at| input(rank, process.call, at)).collect();
+            // What a rank does not give is not there: whoever reads it reads nonsense.
+            let share = call.plans[rank].shape.share(rank);
+            let byte = |at| if share.contains(&at) { input(rank, process.call, at) } else { 0xdd };
+            process.input = (0..bytes).map(byte).collect();
             process.output = if self.in_place { process.input.clone() } else { vec![0xee; bytes] };
         }
     }
@@ -152,7 +176,18 @@ impl World<'_> {
         if !self.calls[call].mismatch {
             for (at, got) in self.processes[rank].output.iter().enumerate() {
                 let inputs: Vec<u8> = (0..self.processes.len()).map(|rank| input(rank, call, at)).collect();
-                if *got != tree(&inputs) {
+                let wanted = match &self.calls[call].plans[rank].shape.shares {
+                    Shares::All => tree(&inputs),
+                    Shares::Root(root) => inputs[*root],
+                    Shares::Pieces(pieces) => {
+                        let ends = pieces.iter().scan(0, |end, piece| {
+                            *end += piece;
+                            Some(*end)
+                        });
+                        inputs[ends.take_while(|end| *end <= at).count()]
+                    }
+                };
+                if *got != wanted {
                     return Err(format!("call {call}, rank {rank}: output {at} is wrong"));
                 }
             }
@@ -206,6 +241,10 @@ impl World<'_> {
                 if let Some((staged, round)) = stage {
                     self.stage(rank, staged, Place::Pair { reader: 1 - rank, round: *round });
                 }
+            }
+            Some(Step::Keep { span }) => {
+                let data = self.processes[rank].input[span.clone()].to_vec();
+                self.write_output(rank, span, &data);
             }
             Some(Step::Collect { span, from, round }) => {
                 let data = self.bytes(Memory::Gather(*from, (uses + round) & 1), span.len());

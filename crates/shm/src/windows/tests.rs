@@ -3,7 +3,7 @@ use std::thread;
 
 use kernels::{copy_in, copy_out};
 use types::transport::Peers;
-use types::{DataType, Elements, GroupName, OpKind, Reduction};
+use types::{DataType, Elements, GroupName, OpKind, Parts, Reduction};
 
 use super::*;
 use crate::fork::Home;
@@ -43,6 +43,8 @@ fn fingerprint(name: &str) -> Fingerprint {
         dtype: DataType::Float32,
         reduction: Reduction::Sum,
         count: Elements(4),
+        root: None,
+        parts: Parts::default(),
         epoch: 2,
         plan: 77,
         settings: 5,
