@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use kernels::Fold;
-use plan::{Plan, Shape, Step};
+use plan::{Plan, Shape, Shares, Span, Step};
 use types::transport::{Counter, Geometry};
-use types::{Buffers, DataType, Elements, Fingerprint, OpKind, Reduction, Result};
+use types::{Buffers, DataType, Elements, Error, Fingerprint, OpKind, Parts, Rank, Reduction, Result};
 
 /// Buffers that a call keeps until it has ended.
 pub trait OwnedBuffers: Send {
@@ -28,6 +28,102 @@ pub struct Limits {
     pub first_warning: Duration,
 }
 
+/// What a call is asked to do.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Work {
+    kind: OpKind,
+    dtype: DataType,
+    reduction: Reduction,
+    /// Bytes of the output.
+    bytes: usize,
+    shares: Shares,
+    root: Option<Rank>,
+    parts: Parts,
+}
+
+impl Work {
+    /// An allreduce of this many bytes.
+    #[must_use]
+    #[inline]
+    pub const fn all_reduce(dtype: DataType, reduction: Reduction, bytes: usize) -> Work {
+        let parts = Parts { number: 0, digest: 0 };
+        Work { kind: OpKind::AllReduce, dtype, reduction, bytes, shares: Shares::All, root: None, parts }
+    }
+
+    /// A barrier.
+    #[must_use]
+    pub fn barrier() -> Work {
+        Work { kind: OpKind::Barrier, ..Work::moving(DataType::Uint8, 0) }
+    }
+
+    /// A broadcast of this many bytes from the member with this index, which is this rank of the world.
+    #[must_use]
+    pub fn broadcast(dtype: DataType, bytes: usize, index: usize, root: Rank) -> Work {
+        let moving = Work::moving(dtype, bytes);
+        Work { kind: OpKind::Broadcast, shares: Shares::Root(index), root: Some(root), ..moving }
+    }
+
+    /// An allgather of this many elements from each member, in the order of the group.
+    #[must_use]
+    pub fn all_gather(dtype: DataType, counts: &[usize]) -> Work {
+        let pieces: Arc<[usize]> = counts.iter().map(|count| count * dtype.size()).collect();
+        let moving = Work::moving(dtype, pieces.iter().sum());
+        Work { kind: OpKind::AllGather, shares: Shares::Pieces(pieces), parts: Parts::of(counts), ..moving }
+    }
+
+    /// The same, as one of the calls that together reduce this list of buffers.
+    #[must_use]
+    pub fn of_list(mut self, parts: Parts) -> Work {
+        self.parts = parts;
+        self
+    }
+
+    /// What is moved is not reduced: the fingerprint gets the same reduction on all ranks.
+    fn moving(dtype: DataType, bytes: usize) -> Work {
+        Work::all_reduce(dtype, Reduction::Sum, bytes)
+    }
+
+    /// The kind of the collective.
+    #[must_use]
+    #[inline]
+    pub const fn kind(&self) -> OpKind {
+        self.kind
+    }
+
+    /// The type of the elements.
+    #[must_use]
+    #[inline]
+    pub const fn dtype(&self) -> DataType {
+        self.dtype
+    }
+
+    /// Bytes of the output.
+    #[must_use]
+    #[inline]
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// How many bytes of input the member with this index has: of a broadcast all have as much as the root.
+    #[must_use]
+    #[inline]
+    pub fn input_bytes(&self, index: usize) -> usize {
+        match &self.shares {
+            Shares::All | Shares::Root(_) => self.bytes,
+            Shares::Pieces(pieces) => pieces.get(index).copied().unwrap_or_default(),
+        }
+    }
+
+    /// Does it for a group of one.
+    pub fn alone(&self, buffers: &mut Buffers<'_>) {
+        match (self.kind, buffers) {
+            (OpKind::AllReduce, buffers) => crate::alone(self.dtype, self.reduction, buffers),
+            (_, Buffers::Separate { input, output }) => output.copy_from_slice(input),
+            (_, Buffers::InPlace(_)) => {}
+        }
+    }
+}
+
 /// What does not change between calls of the same arguments: the plan and the fingerprint.
 #[derive(Debug)]
 pub struct Prepared {
@@ -37,7 +133,18 @@ pub struct Prepared {
     pub(crate) hash: u64,
     /// The last round of each counter that the plan waits for: who has published these has done its part.
     pub(crate) last_awaits: Vec<(Counter, u64)>,
-    key: Key,
+    /// Where this rank's input stands in the whole, if it is a buffer of its own.
+    input_at: usize,
+    work: Work,
+}
+
+impl Prepared {
+    /// Where in this rank's input a span of the whole is.
+    #[inline]
+    pub(crate) fn in_input(&self, span: &Span, in_place: bool) -> Span {
+        let before = if in_place { 0 } else { self.input_at };
+        span.start - before..span.end - before
+    }
 }
 
 /// One call in progress: its arguments, prepared, and its limits.
@@ -71,6 +178,14 @@ impl Call {
     #[must_use]
     pub fn started(mut self, now: Duration) -> Call {
         self.started = Some(now);
+        self
+    }
+
+    /// The same call, begun at this time if one is given.
+    #[must_use]
+    #[inline]
+    pub fn begun(mut self, at: Option<Duration>) -> Call {
+        self.started = at.or(self.started);
         self
     }
 
@@ -111,6 +226,9 @@ pub struct Task {
     pub buffers: Box<dyn OwnedBuffers>,
     /// What to run at its end.
     pub done: Completion,
+    /// The call that follows directly if this one succeeds, and else fails with it: the two are one call of a list, which
+    /// is cut in the same way on all ranks. Matched is the first; the others need no match of their own.
+    pub next: Option<Box<Task>>,
 }
 
 impl fmt::Debug for Task {
@@ -120,18 +238,27 @@ impl fmt::Debug for Task {
 }
 
 impl Task {
+    /// Ends the call, and after a failure with it those that were to follow it. (After a success nothing may follow.)
+    pub(crate) fn end(mut self, result: Result<()>, finished: &mut Vec<(Task, Result<()>)>) {
+        let mut next = self.next.take();
+        finished.push((self, result.clone()));
+        while let Some(mut task) = next {
+            next = task.next.take();
+            finished.push((*task, result.clone()));
+        }
+    }
+
+    /// Ends the call, and those that were to follow it, with this error.
+    pub(crate) fn failed(self, error: Error) -> Vec<(Task, Result<()>)> {
+        let mut finished = Vec::new();
+        self.end(Err(error), &mut finished);
+        finished
+    }
+
     /// Ends the call: runs its completion.
     pub fn finish(self, result: Result<()>) {
         (self.done)(result, self.buffers);
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Key {
-    kind: OpKind,
-    dtype: DataType,
-    reduction: Reduction,
-    bytes: usize,
 }
 
 /// The cache is emptied when it holds more plans than this.
@@ -147,7 +274,7 @@ pub struct Preparer {
     epoch: u64,
     settings: u64,
     last: Option<Arc<Prepared>>,
-    cache: HashMap<Key, Arc<Prepared>>,
+    cache: HashMap<Work, Arc<Prepared>>,
     steps: usize,
 }
 
@@ -158,52 +285,54 @@ impl Preparer {
         Preparer { geometry, rank, epoch, settings, last: None, cache: HashMap::new(), steps: 0 }
     }
 
-    /// A call of these arguments.
+    /// A call that does this.
     #[inline]
-    pub fn call(&mut self, kind: OpKind, dtype: DataType, reduction: Reduction, bytes: usize, limits: Limits) -> Call {
-        let key = Key { kind, dtype, reduction, bytes };
+    pub fn call(&mut self, work: &Work, limits: Limits) -> Call {
         let prepared = match &self.last {
-            Some(last) if last.key == key => Arc::clone(last),
-            _ => self.prepare(key),
+            Some(last) if last.work == *work => Arc::clone(last),
+            _ => self.prepare(work),
         };
         Call { prepared, named: None, limits, started: None }
     }
 
     #[cold]
-    fn prepare(&mut self, key: Key) -> Arc<Prepared> {
-        let found = self.cache.get(&key).map(Arc::clone);
+    fn prepare(&mut self, work: &Work) -> Arc<Prepared> {
+        let found = self.cache.get(work).map(Arc::clone);
         let prepared = found.unwrap_or_else(|| {
-            let made = Arc::new(self.make(key));
+            let made = Arc::new(self.make(work));
             if self.cache.len() >= CACHED_PLANS || self.steps >= CACHED_STEPS {
                 self.cache.clear();
                 self.steps = 0;
             }
             self.steps += made.plan.steps.len();
-            self.cache.insert(key, Arc::clone(&made));
+            self.cache.insert(work.clone(), Arc::clone(&made));
             made
         });
         self.last = Some(Arc::clone(&prepared));
         prepared
     }
 
-    fn make(&self, key: Key) -> Prepared {
-        let element = key.dtype.size();
-        let shape =
-            Shape { kind: key.kind, ranks: self.geometry.ranks, bytes: key.bytes, element, geometry: self.geometry };
+    fn make(&self, work: &Work) -> Prepared {
+        let Work { kind, dtype, reduction, bytes, shares, root, parts } = work.clone();
+        let (ranks, element) = (self.geometry.ranks, dtype.size());
+        let shape = Shape { kind, ranks, bytes, shares, element, geometry: self.geometry };
+        let input_at = shape.share(self.rank).start;
         let plan = plan::plan(&shape, self.rank);
         let fingerprint = Fingerprint {
-            kind: key.kind,
-            dtype: key.dtype,
-            reduction: key.reduction,
-            count: Elements(u64::try_from(key.bytes / element).expect("a length in memory fits 64 bits")),
+            kind,
+            dtype,
+            reduction,
+            count: Elements(u64::try_from(bytes / element).expect("a length in memory fits 64 bits")),
+            root,
+            parts,
             epoch: self.epoch,
             plan: plan.id,
             settings: self.settings,
             name: "".into(),
         };
         let hash = fingerprint.hash();
-        let last_awaits = last_awaits(&plan);
-        Prepared { plan, fold: Fold::new(key.dtype, key.reduction), fingerprint, hash, last_awaits, key }
+        let (fold, last_awaits) = (Fold::new(dtype, reduction), last_awaits(&plan));
+        Prepared { plan, fold, fingerprint, hash, last_awaits, input_at, work: work.clone() }
     }
 }
 

@@ -138,13 +138,20 @@ impl Execution {
                 }
                 Step::Stage { span, to } => {
                     let place = self.place(ground, state, to, span.len());
-                    kernels::copy_in(place, &buffers.input()[span.clone()]);
+                    let from = prepared.in_input(span, buffers.is_in_place());
+                    kernels::copy_in(place, &buffers.input()[from]);
                 }
                 Step::Fold { span, sources, also } => {
                     self.fold(ground, state, call, buffers, (span, sources, also.as_ref()));
                 }
                 Step::FoldAndStage { span, round, stage } => {
                     self.fold_and_stage(ground, state, call, buffers, (span, *round, stage.as_ref()));
+                }
+                Step::Keep { span } => {
+                    let from = prepared.in_input(span, buffers.is_in_place());
+                    if let Buffers::Separate { input, output } = buffers {
+                        output[span.clone()].copy_from_slice(&input[from]);
+                    }
                 }
                 Step::Collect { span, from, round } => {
                     let place = ground.windows.gather(state.channel, *from, state.uses + round, span.len());

@@ -19,7 +19,7 @@ pub mod names;
 mod trouble;
 pub mod unnamed;
 
-pub use call::{Call, Completion, Limits, OwnedBuffers, Preparer, Task};
+pub use call::{Call, Completion, Limits, OwnedBuffers, Preparer, Task, Work};
 pub use execution::{ChannelState, Execution};
 pub use life::Life;
 pub use named::NamedLane;
@@ -78,7 +78,7 @@ impl<W: SharedWindows, P: Peers> Ground<'_, W, P> {
 }
 
 /// The all-reduce of a group of one: the fold of one contribution, with its NaNs made canonical.
-pub fn alone(dtype: DataType, reduction: Reduction, buffers: &mut Buffers<'_>) {
+fn alone(dtype: DataType, reduction: Reduction, buffers: &mut Buffers<'_>) {
     let all = 0..buffers.len();
     let hints = Hints { streaming: false, take_ownership: false };
     kernels::Fold::new(dtype, reduction).fold(buffers, all, &[Source::Own], None, hints);

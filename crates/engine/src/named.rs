@@ -54,6 +54,8 @@ pub struct Borrowed<'c, 'b> {
     pub call: &'c mut Call,
     /// Its buffers.
     pub buffers: Buffers<'b>,
+    /// Whether, if it succeeds, the thread goes on directly with another call in its place (see [`Task::next`]).
+    pub goes_on: bool,
 }
 
 /// What a poll brought about.
@@ -99,14 +101,14 @@ impl NamedLane {
     }
 
     /// Takes out and ends one of the lane's own calls for which `judge` finds an error.
-    pub fn fail_one(&mut self, judge: &mut dyn FnMut(&mut Call) -> Option<Error>) -> Option<(Task, Result<()>)> {
+    pub fn fail_one(&mut self, judge: &mut dyn FnMut(&mut Call) -> Option<Error>) -> Option<Finished> {
         let found = self.pending.iter_mut().find_map(|(identity, pending)| match &mut pending.kind {
             Kind::Owned(task) => Some((*identity, judge(&mut task.call)?)),
             Kind::Borrowed => None,
         });
         let (identity, error) = found?;
         match self.pending.remove(&identity)?.kind {
-            Kind::Owned(task) => Some((task, Err(error))),
+            Kind::Owned(task) => Some(task.failed(error)),
             Kind::Borrowed => None,
         }
     }
@@ -185,6 +187,7 @@ impl NamedLane {
         let Some((identity, execution)) = &mut self.current else {
             return false;
         };
+        let goes_on = borrowed.as_ref().is_some_and(|own| own.goes_on);
         let Some(pending) = self.pending.get_mut(identity) else {
             return false;
         };
@@ -201,11 +204,29 @@ impl NamedLane {
         let Poll::Ready(result) = polled else {
             return false;
         };
+        progress.moved = true;
+        if result.is_ok() {
+            // All ranks have this call as the current one, and go on with the next of its list.
+            match &mut pending.kind {
+                Kind::Owned(task) => {
+                    if let Some(next) = task.next.take() {
+                        *execution = Execution::begin(&mut self.state);
+                        progress.finished.push((core::mem::replace(task, *next), result));
+                        return true;
+                    }
+                }
+                Kind::Borrowed if goes_on => {
+                    *execution = Execution::begin(&mut self.state);
+                    progress.borrowed = Some(result);
+                    return false;
+                }
+                Kind::Borrowed => {}
+            }
+        }
         let ended = self.pending.remove(identity);
         self.current = None;
-        progress.moved = true;
         match ended {
-            Some(Pending { kind: Kind::Owned(task), .. }) => progress.finished.push((task, result)),
+            Some(Pending { kind: Kind::Owned(task), .. }) => task.end(result, &mut progress.finished),
             _ => progress.borrowed = Some(result),
         }
         true
@@ -240,7 +261,7 @@ impl NamedLane {
             return;
         };
         match self.pending.remove(&identity) {
-            Some(Pending { kind: Kind::Owned(task), .. }) => progress.finished.push((task, Err(error))),
+            Some(Pending { kind: Kind::Owned(task), .. }) => task.end(Err(error), &mut progress.finished),
             _ => progress.borrowed = Some(Err(error)),
         }
     }
@@ -263,7 +284,7 @@ impl NamedLane {
             match pending.kind {
                 Kind::Owned(mut task) => {
                     let result = end(&mut task.call);
-                    progress.finished.push((task, result));
+                    task.end(result, &mut progress.finished);
                 }
                 Kind::Borrowed => {
                     self.pending.insert(identity, pending);

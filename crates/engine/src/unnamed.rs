@@ -59,18 +59,23 @@ impl UnnamedLane {
             let polled = execution.poll(ground, &mut self.state, &mut task.call, &mut buffers, look);
             let Poll::Ready(result) = polled else { break };
             self.current = None;
-            if let Some(task) = self.queue.pop_front() {
-                finished.push((task, result));
+            if let Some(mut task) = self.queue.pop_front() {
+                if result.is_ok()
+                    && let Some(next) = task.next.take()
+                {
+                    self.queue.push_front(*next);
+                }
+                task.end(result, &mut finished);
             }
         }
         if look && ground.life.is_live() {
-            finished.extend(self.overdue(ground));
+            finished.extend(self.overdue(ground).unwrap_or_default());
         }
         finished
     }
 
     /// Looks after the calls that wait behind the first: one whose time is up fails, and with it the epoch.
-    fn overdue<W: SharedWindows, P: Peers>(&mut self, ground: Ground<'_, W, P>) -> Option<(Task, Result<()>)> {
+    fn overdue<W: SharedWindows, P: Peers>(&mut self, ground: Ground<'_, W, P>) -> Option<Finished> {
         const AWAITED: &str = "finish the calls before this one";
         let now = ground.clock.now();
         let is_late = |task: &mut Task| {
@@ -84,7 +89,7 @@ impl UnnamedLane {
         let elapsed = task.call.elapsed(now);
         let trouble = Trouble::Late { peers: ground.others().collect(), elapsed };
         let error = fail(ground, &mut task.call, trouble, site, AWAITED);
-        Some((task, Err(error)))
+        Some(task.failed(error))
     }
 
     /// The number of the call at the front of the queue.
@@ -93,22 +98,22 @@ impl UnnamedLane {
     }
 
     /// Takes out and ends the first waiting call for which `judge` finds an error.
-    pub fn fail_one(&mut self, judge: &mut dyn FnMut(&mut Call) -> Option<Error>) -> Option<(Task, Result<()>)> {
+    pub fn fail_one(&mut self, judge: &mut dyn FnMut(&mut Call) -> Option<Error>) -> Option<Finished> {
         let found = self.queue.iter_mut().enumerate().find_map(|(at, task)| Some((at, judge(&mut task.call)?)));
         let (at, error) = found?;
-        Some((self.queue.remove(at)?, Err(error)))
+        Some(self.queue.remove(at)?.failed(error))
     }
 
     /// Ends all waiting calls after the group's life has ended.
     pub fn drain(&mut self, life: &Life, view: &View, now: Duration) -> Finished {
         let first = self.number_of_first();
         self.current = None;
-        let ended = self.queue.drain(..).zip(first..).map(|(mut task, number)| {
+        let mut ended = Finished::new();
+        for (mut task, number) in self.queue.drain(..).zip(first..) {
             let elapsed = task.call.elapsed(now);
             let site = view.site(task.call.fingerprint().kind.name(), Some(Tag::Unnamed(number)));
-            let error = life.error(site, elapsed, true);
-            (task, Err(error))
-        });
-        ended.collect()
+            task.end(Err(life.error(site, elapsed, true)), &mut ended);
+        }
+        ended
     }
 }

@@ -4,66 +4,54 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 
 use engine::named::Borrowed;
-use engine::{Execution, Poll};
+use engine::{Execution, Poll, Work};
 use shm::MonotonicClock;
-use types::error::{Cause, Deadline, InvalidArgument};
+use types::error::{Cause, Deadline};
 use types::transport::Clock;
-use types::{Buffers, CallSite, DataType, Error, OpKind, Rank, Reduction, Result, Tag};
+use types::{Buffers, CallSite, Error, OpKind, Rank, Result, Tag};
 
-use crate::group::{Arguments, CallOptions, GroupShared, INSIDE, Turn, lock};
+use crate::group::{CallOptions, GroupShared, INSIDE, Turn, lock};
 use crate::join::Joined;
 use crate::wait::{Patience, Pause};
 
 impl GroupShared {
     /// Runs a call on the calling thread.
     #[inline]
-    pub(crate) fn run(
-        &self,
-        kind: OpKind,
-        dtype: DataType,
-        reduction: Reduction,
-        mut buffers: Buffers<'_>,
-        options: &CallOptions<'_>,
-    ) -> Result<()> {
+    pub(crate) fn run(&self, work: &Work, mut buffers: Buffers<'_>, options: &CallOptions<'_>) -> Result<()> {
         if self.view.ranks.len() == 1 {
-            return self.run_alone(kind, dtype, reduction, &mut buffers);
+            return self.run_alone(work, &mut buffers);
         }
         match options.name {
-            None => self.run_unnamed((kind, dtype, reduction), &mut buffers, options),
-            Some(name) => self.run_named((kind, dtype, reduction), name, buffers, options),
+            None => {
+                let (_inside, begun) = self.enter(work.kind(), options)?;
+                self.run_unnamed(work, &mut buffers, options, begun)
+            }
+            Some(name) => self.run_named(work, &mut NamedCall::of(name), buffers, options, None),
         }
     }
 
-    pub(crate) fn run_alone(
-        &self,
-        kind: OpKind,
-        dtype: DataType,
-        reduction: Reduction,
-        buffers: &mut Buffers<'_>,
-    ) -> Result<()> {
+    pub(crate) fn run_alone(&self, work: &Work, buffers: &mut Buffers<'_>) -> Result<()> {
         if !self.life.is_live() {
-            return Err(self.life.error(self.view.site(kind.name(), None), Duration::ZERO, false));
+            return Err(self.life.error(self.view.site(work.kind().name(), None), Duration::ZERO, false));
         }
         if !buffers.is_empty() {
-            engine::alone(dtype, reduction, buffers);
+            work.alone(buffers);
         }
         Ok(())
     }
 
+    /// Runs an unnamed call, for which the caller has [entered](Self::enter). `begun`: when, if not now.
     #[inline]
-    fn run_unnamed(
+    pub(crate) fn run_unnamed(
         &self,
-        (kind, dtype, reduction): Arguments,
+        work: &Work,
         buffers: &mut Buffers<'_>,
         options: &CallOptions<'_>,
+        begun: Option<Duration>,
     ) -> Result<()> {
-        let (_inside, started) = self.enter(kind, options)?;
         let mut lane = lock(&self.unnamed);
         let lane = &mut *lane;
-        let mut call = lane.preparer.call(kind, dtype, reduction, buffers.len(), self.limits(options.timeout));
-        if let Some(started) = started {
-            call = call.started(started);
-        }
+        let mut call = lane.preparer.call(work, self.limits(options.timeout)).begun(begun);
         let joined = match self.joining.get() {
             Some(joined) => joined,
             None => self.join(&mut call, options)?,
@@ -71,7 +59,7 @@ impl GroupShared {
         let ground = self.ground(joined);
         if !ground.is_live() {
             let tag = Tag::Unnamed(lane.state.calls() + 1);
-            return Err(self.life.error(self.view.site(kind.name(), Some(tag)), Duration::ZERO, false));
+            return Err(self.life.error(self.view.site(work.kind().name(), Some(tag)), Duration::ZERO, false));
         }
         let mut execution = Execution::begin(&mut lane.state);
         match execution.poll(ground, &mut lane.state, &mut call, buffers, false) {
@@ -107,7 +95,7 @@ impl GroupShared {
     /// Takes the turn to make an unnamed call, after those that were submitted before. If that took a wait, says since
     /// when.
     #[inline]
-    fn enter(&self, kind: OpKind, options: &CallOptions<'_>) -> Result<(Inside<'_>, Option<Duration>)> {
+    pub(crate) fn enter(&self, kind: OpKind, options: &CallOptions<'_>) -> Result<(Inside<'_>, Option<Duration>)> {
         match self.turn.compare_exchange(0, INSIDE, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Ok((Inside(&self.turn), None)),
             Err(_) => self.enter_behind(kind, options),
@@ -161,13 +149,9 @@ impl GroupShared {
     }
 
     pub(crate) fn two_threads(&self, kind: OpKind) -> Error {
-        Error::InvalidArgument(Box::new(InvalidArgument {
-            site: Some(self.view.site(kind.name(), None)),
-            field: "name".into(),
-            expected: "a name for each call, so that calls of several threads are matched by name and not by number"
-                .into(),
-            got: "an unnamed call while an unnamed call of another thread on this group has not ended".into(),
-        }))
+        let expected = "a name for each call, so that calls of several threads are matched by name and not by number";
+        let got = "an unnamed call while an unnamed call of another thread on this group has not ended";
+        self.invalid(kind, "name", expected.into(), got.into())
     }
 
     /// Waits for the group's memory.
@@ -189,23 +173,25 @@ impl GroupShared {
         }
     }
 
-    fn run_named(
+    /// Runs a named call, or the next one of a named list. `begun`: when it began, if not now.
+    pub(crate) fn run_named(
         &self,
-        (kind, dtype, reduction): Arguments,
-        name: &str,
+        work: &Work,
+        named: &mut NamedCall<'_>,
         buffers: Buffers<'_>,
         options: &CallOptions<'_>,
+        begun: Option<Duration>,
     ) -> Result<()> {
         let limits = self.limits(options.timeout);
         let (mut call, identity) = {
             let mut lane = lock(&self.named);
             // Calls of the same name keep the order in which this process made them.
             self.empty_inbox(&mut lane, &mut None);
-            let call = lane.preparer.call(kind, dtype, reduction, buffers.len(), limits).named(name);
-            let identity = lane.enter(&call);
+            let call = lane.preparer.call(work, limits).begun(begun).named(named.name);
+            let identity = *named.identity.get_or_insert_with(|| lane.enter(&call));
             (call, identity)
         };
-        let entered = self.run_entered(identity, &mut call, buffers, options);
+        let entered = self.run_entered(identity, &mut call, buffers, named.goes_on, options);
         if entered.is_err() {
             lock(&self.named).forget(identity);
         }
@@ -217,6 +203,7 @@ impl GroupShared {
         identity: u128,
         call: &mut engine::Call,
         mut buffers: Buffers<'_>,
+        goes_on: bool,
         options: &CallOptions<'_>,
     ) -> Result<()> {
         let joined = match self.joining.get() {
@@ -227,7 +214,7 @@ impl GroupShared {
         let mut patience = Patience::new(&self.world, &self.view.ranks, options.interrupt);
         let mut look = false;
         loop {
-            let own = Borrowed { identity, call: &mut *call, buffers: buffers.reborrow() };
+            let own = Borrowed { identity, call: &mut *call, buffers: buffers.reborrow(), goes_on };
             let progress = lock(&self.named).poll(ground, Some(own), look);
             let done = progress.borrowed;
             self.conclude(progress.moved, progress.finished, 0);
@@ -243,8 +230,23 @@ impl GroupShared {
     }
 }
 
+/// A named call, or the call of a named list that is next.
+pub(crate) struct NamedCall<'a> {
+    pub(crate) name: &'a str,
+    /// Once it has entered.
+    pub(crate) identity: Option<u128>,
+    /// Whether another one of the list follows.
+    pub(crate) goes_on: bool,
+}
+
+impl NamedCall<'_> {
+    pub(crate) fn of(name: &str) -> NamedCall<'_> {
+        NamedCall { name, identity: None, goes_on: false }
+    }
+}
+
 /// The turn to make unnamed calls, given back when dropped.
-struct Inside<'a>(&'a Turn);
+pub(crate) struct Inside<'a>(&'a Turn);
 
 impl Drop for Inside<'_> {
     #[inline]

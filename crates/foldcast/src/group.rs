@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::ThreadId;
 
-use engine::{Completion, Ground, Life, Limits, NamedLane, OwnedBuffers, Preparer, Task, UnnamedLane, View};
+use engine::{Completion, Ground, Life, Limits, NamedLane, OwnedBuffers, Preparer, Task, UnnamedLane, View, Work};
 use shm::{GroupPeers, GroupWindows, MonotonicClock};
-use types::error::{Cause, InvalidArgument, NotInGroup};
+use types::error::Cause;
 use types::transport::{Channel, Counter, Geometry, Windows};
-use types::{Buffers, DataType, Error, GroupName, MAX_INPUT, OpKind, Rank, Reduction, Result, digest};
+use types::{Buffers, DataType, Error, GroupName, Rank, Reduction, Result, digest};
 
 use crate::config::Timeout;
 use crate::join::{Joined, Joining};
@@ -158,8 +158,9 @@ impl Group {
         buffers: Buffers<'_>,
         options: &CallOptions<'_>,
     ) -> Result<()> {
-        self.shared.check(OpKind::AllReduce, dtype, &buffers)?;
-        self.shared.run(OpKind::AllReduce, dtype, reduction, buffers, options)
+        let work = Work::all_reduce(dtype, reduction, buffers.len());
+        self.shared.check(&work, &buffers)?;
+        self.shared.run(&work, buffers, options)
     }
 
     /// Submits [`all_reduce`](Self::all_reduce); never blocks. `done` runs exactly once, on any thread, with no lock
@@ -175,8 +176,9 @@ impl Group {
         options: &CallOptions<'_>,
         done: Completion,
     ) -> Result<()> {
-        self.shared.check(OpKind::AllReduce, dtype, &buffers.buffers())?;
-        GroupShared::submit(&self.shared, (OpKind::AllReduce, dtype, reduction), buffers, options, done)
+        let work = Work::all_reduce(dtype, reduction, buffers.buffers().len());
+        self.shared.check(&work, &buffers.buffers())?;
+        GroupShared::submit(&self.shared, work, buffers, options, done)
     }
 
     /// Returns when every member has entered.
@@ -184,9 +186,9 @@ impl Group {
     /// # Errors
     /// Every [`Error`].
     pub fn barrier(&self, options: &CallOptions<'_>) -> Result<()> {
-        let (dtype, reduction) = (DataType::Int8, Reduction::Sum);
-        self.shared.check(OpKind::Barrier, dtype, &Buffers::InPlace(&mut []))?;
-        self.shared.run(OpKind::Barrier, dtype, reduction, Buffers::InPlace(&mut []), options)
+        let work = Work::barrier();
+        self.shared.check(&work, &Buffers::InPlace(&mut []))?;
+        self.shared.run(&work, Buffers::InPlace(&mut []), options)
     }
 
     /// Ends the group's epoch on all members: pending and later calls fail with [`Error::GroupAborted`]. Returns at
@@ -211,49 +213,6 @@ impl Group {
 }
 
 impl GroupShared {
-    /// What can be known to be wrong before anything is done.
-    #[inline]
-    fn check(&self, kind: OpKind, dtype: DataType, buffers: &Buffers<'_>) -> Result<()> {
-        self.world.check_process()?;
-        let bytes = buffers.len();
-        let same = match buffers {
-            Buffers::Separate { input, output } => input.len() == output.len(),
-            Buffers::InPlace(_) => true,
-        };
-        if self.index.is_none() || !bytes.is_multiple_of(dtype.size()) || !same || bytes > MAX_BYTES {
-            return Err(self.refusal(kind, dtype, buffers));
-        }
-        Ok(())
-    }
-
-    #[cold]
-    fn refusal(&self, kind: OpKind, dtype: DataType, buffers: &Buffers<'_>) -> Error {
-        let invalid = |field: &str, expected: String, got: String| {
-            let site = Some(self.view.site(kind.name(), None));
-            Error::InvalidArgument(Box::new(InvalidArgument { site, field: field.into(), expected, got }))
-        };
-        let bytes = buffers.len();
-        if self.index.is_none() {
-            return Error::NotInGroup(Box::new(NotInGroup {
-                rank: self.view.rank,
-                op: kind.name(),
-                group: self.view.group.clone(),
-                members: Some(self.view.ranks.clone()),
-                known: self.world.group_names(),
-            }));
-        }
-        if bytes > MAX_BYTES {
-            let got = format!("{bytes} bytes");
-            return invalid("input", format!("at most {MAX_INPUT} ({MAX_BYTES} bytes)"), got);
-        }
-        if let Buffers::Separate { input, output } = buffers
-            && input.len() != output.len()
-        {
-            return invalid("output", format!("{} bytes as the input", input.len()), format!("{} bytes", output.len()));
-        }
-        invalid("input", format!("a multiple of {} bytes, the size of {dtype}", dtype.size()), format!("{bytes} bytes"))
-    }
-
     pub(crate) fn limits(&self, timeout: Timeout) -> Limits {
         let config = self.world.config();
         Limits { deadline: timeout.limit(config.timeout), first_warning: config.warn_after }
@@ -297,9 +256,3 @@ impl GroupShared {
         self.unnamed.try_lock().map_or(0, |lane| lane.state.calls())
     }
 }
-
-/// What a call is asked to do.
-pub(crate) type Arguments = (OpKind, DataType, Reduction);
-
-/// The largest input, as a length in memory.
-const MAX_BYTES: usize = 8 << 30;

@@ -18,11 +18,15 @@
 #![forbid(unsafe_code)]
 
 mod blocking;
+mod check;
+mod collectives;
 mod communicator;
 mod config;
 mod element;
+mod fused;
 mod group;
 mod join;
+mod stage;
 mod submitted;
 mod wait;
 mod world;
@@ -31,6 +35,7 @@ pub use communicator::{Communicator, InitOptions};
 pub use config::{Config, Timeout};
 pub use element::{Element, bytes_of, bytes_of_mut};
 pub use engine::{Completion, OwnedBuffers};
+pub use fused::CompletionMany;
 pub use group::{CallOptions, Group};
 pub use shm::launcher as launch;
 pub use types::error;

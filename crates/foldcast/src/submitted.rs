@@ -7,25 +7,39 @@ use std::sync::{Arc, MutexGuard};
 
 use engine::named::Progress;
 use engine::unnamed::Finished;
-use engine::{Completion, NamedLane, OwnedBuffers, Task, UnnamedLane};
+use engine::{Completion, NamedLane, OwnedBuffers, Task, UnnamedLane, Work};
 use shm::MonotonicClock;
 use types::transport::Clock;
 use types::{OpKind, Result, Tag};
 
-use crate::group::{Arguments, CallOptions, GroupShared, INSIDE, SUBMITTED, lock};
+use crate::group::{CallOptions, GroupShared, INSIDE, SUBMITTED, lock};
 
 impl GroupShared {
     /// Hands a call to the progress thread.
     pub(crate) fn submit(
         shared: &Arc<GroupShared>,
-        (kind, dtype, reduction): Arguments,
-        mut buffers: Box<dyn OwnedBuffers>,
+        work: Work,
+        buffers: Box<dyn OwnedBuffers>,
         options: &CallOptions<'_>,
         done: Completion,
     ) -> Result<()> {
+        GroupShared::submit_list(shared, [Submission { work, buffers, done }], options)
+    }
+
+    /// Hands a list of calls to the progress thread: they run directly one behind the other, as one call to all others.
+    /// On an error none of them was submitted.
+    pub(crate) fn submit_list(
+        shared: &Arc<GroupShared>,
+        submissions: impl IntoIterator<Item = Submission>,
+        options: &CallOptions<'_>,
+    ) -> Result<()> {
+        let mut submissions = submissions.into_iter().peekable();
+        let Some(kind) = submissions.peek().map(|first| first.work.kind()) else { return Ok(()) };
         if shared.view.ranks.len() == 1 {
-            let result = shared.run_alone(kind, dtype, reduction, &mut buffers.buffers());
-            done(result, buffers);
+            for Submission { work, mut buffers, done } in submissions {
+                let result = shared.run_alone(&work, &mut buffers.buffers());
+                done(result, buffers);
+            }
             return Ok(());
         }
         if !shared.life.is_live() {
@@ -33,17 +47,24 @@ impl GroupShared {
             return Err(shared.life.error(shared.view.site(kind.name(), tag), Duration::ZERO, false));
         }
         shared.world.ensure_progress_thread()?;
-        let bytes = buffers.buffers().len();
-        let limits = shared.limits(options.timeout);
-        let call = lock(&shared.submissions).call(kind, dtype, reduction, bytes, limits).started(MonotonicClock.now());
-        let call = match options.name {
-            Some(name) => call.named(name),
-            None => call,
+        let (limits, now) = (shared.limits(options.timeout), MonotonicClock.now());
+        let mut preparer = lock(&shared.submissions);
+        let task = |Submission { work, buffers, done }| {
+            let call = preparer.call(&work, limits).started(now);
+            let call = match options.name {
+                Some(name) => call.named(name),
+                None => call,
+            };
+            Task { call, buffers, done, next: None }
         };
-        let task = Task { call, buffers, done };
+        let tasks: Vec<Task> = submissions.map(task).collect();
+        drop(preparer);
+        let number = tasks.len();
+        let chain = tasks.into_iter().rev().reduce(|next, task| Task { next: Some(Box::new(next)), ..task });
+        let Some(first) = chain else { return Ok(()) };
         match options.name {
-            Some(_) => shared.push(task),
-            None => shared.push_unnamed(kind, task)?,
+            Some(_) => shared.push(first, number),
+            None => shared.push_unnamed(kind, first, number)?,
         }
         shared.world.activate(shared);
         if shared.world.is_shut_down() {
@@ -54,23 +75,25 @@ impl GroupShared {
         Ok(())
     }
 
-    fn push(&self, task: Task) {
+    /// Queues a call, with those that are to follow it: so many together.
+    fn push(&self, task: Task, number: usize) {
         // Counted first: a group with calls counted stays on the progress thread's list.
-        self.submitted.fetch_add(1, Ordering::AcqRel);
+        self.submitted.fetch_add(number, Ordering::AcqRel);
         lock(&self.inbox).push_back(task);
     }
 
-    fn push_unnamed(&self, kind: OpKind, task: Task) -> Result<()> {
+    fn push_unnamed(&self, kind: OpKind, task: Task, number: usize) -> Result<()> {
         let mut owner = lock(&self.owner);
         let me = Some(std::thread::current().id());
+        let more = u32::try_from(number).unwrap_or(u32::MAX).saturating_mul(SUBMITTED);
         let taken = self.turn.fetch_update(Ordering::Acquire, Ordering::Relaxed, |state| {
-            (state == 0 || (state & INSIDE == 0 && *owner == me)).then_some(state + SUBMITTED)
+            (state == 0 || (state & INSIDE == 0 && *owner == me)).then(|| state.saturating_add(more))
         });
         if taken.is_err() {
             return Err(self.two_threads(kind));
         }
         *owner = me;
-        self.push(task);
+        self.push(task, number);
         Ok(())
     }
 
@@ -119,8 +142,9 @@ impl GroupShared {
                 None => {
                     if look && self.life.is_live() {
                         let mut judge = |call: &mut engine::Call| self.joining.look(self, call).err();
-                        progress.finished.extend(named.fail_one(&mut judge));
-                        ended_unnamed.extend(unnamed.as_mut().and_then(|lane| lane.fail_one(&mut judge)));
+                        progress.finished.extend(named.fail_one(&mut judge).unwrap_or_default());
+                        ended_unnamed
+                            .extend(unnamed.as_mut().and_then(|lane| lane.fail_one(&mut judge)).unwrap_or_default());
                     }
                     if !self.life.is_live() {
                         let now = MonotonicClock.now();
@@ -153,4 +177,11 @@ impl GroupShared {
             self.world.ring_own();
         }
     }
+}
+
+/// A call to be submitted.
+pub(crate) struct Submission {
+    pub(crate) work: Work,
+    pub(crate) buffers: Box<dyn OwnedBuffers>,
+    pub(crate) done: Completion,
 }

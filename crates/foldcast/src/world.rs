@@ -17,6 +17,7 @@ use types::{Error, GroupName, Rank, Result};
 use crate::communicator::InitOptions;
 use crate::config::Config;
 use crate::group::{Group, GroupShared, lock};
+use crate::stage::Stages;
 use crate::wait::LOOK_EVERY;
 
 /// How long [`World::shut_down`] waits for its threads before it leaves them to end by themselves.
@@ -38,6 +39,7 @@ pub(crate) struct World {
     progress_started: Mutex<bool>,
     /// Whose turn it is to make progress: a thread that waits in a completion hands it to the next.
     progress_turn: AtomicU64,
+    pub(crate) stages: Stages,
 }
 
 thread_local! {
@@ -66,6 +68,7 @@ impl World {
             threads: Mutex::default(),
             progress_started: Mutex::default(),
             progress_turn: AtomicU64::new(1),
+            stages: Stages::default(),
         })
     }
 

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{algorithm, small, small_broadcast, small_gather, small_shape};
+use common::{algorithm, small, small_shape};
 use foldcast_plan::verify::{self, Access, Area, Call, Fault, Missing, Start, Violation};
 use foldcast_plan::{Place, Plan, Shape, Shares, Sources, Span, Step};
 use types::transport::{Counter, Geometry};
@@ -17,14 +17,6 @@ fn scatter(ranks: usize, rounds: usize) -> Call {
 
 fn flat(ranks: usize) -> Call {
     Call::of(algorithm("flat"), &small_shape(ranks, 96))
-}
-
-fn broadcast(ranks: usize, root: usize, bytes: usize) -> Call {
-    Call::of(algorithm("broadcast"), &small_broadcast(ranks, root, bytes))
-}
-
-fn gather(pieces: &[usize]) -> Call {
-    Call::of(algorithm("all_gather"), &small_gather(pieces))
 }
 
 fn refused(call: Call) -> Violation {
@@ -409,82 +401,6 @@ fn every_input_counts_once_and_in_the_order_of_the_tree() {
 }
 
 #[test]
-fn what_is_moved_comes_from_its_owner() {
-    let words = |got: &str, expected: &str, span| Fault::WrongTree { span, got: got.into(), expected: expected.into() };
-    // A rank that is not the root keeps what it has, or hands it out.
-    let mut kept = broadcast(3, 1, 64);
-    let at = find(&kept.plans[2], is_collect);
-    kept.plans[2].steps[at] = Step::Keep { span: 0..64 };
-    assert_eq!(refused(kept).fault, Fault::NotItsShare { share: 0..0 });
-    let mut handed = broadcast(3, 1, 64);
-    handed.plans[2].steps.insert(0, Step::Stage { span: 0..64, to: Place::Gather { round: 0 } });
-    assert_eq!(refused(handed).fault, Fault::NotItsShare { share: 0..0 });
-    let mut beyond = gather(&[8, 24, 16]);
-    *span_of(&mut beyond.plans[1].steps[0]) = 8..33;
-    assert_eq!(refused(beyond).fault, Fault::NotItsShare { share: 8..32 });
-    // All say that the root is rank 0, and collect from rank 1.
-    let mut wrong = broadcast(3, 1, 64);
-    wrong.plans.iter_mut().for_each(|plan| plan.shape.shares = Shares::Root(0));
-    assert_eq!(refused(wrong.clone()).fault, Fault::NotItsShare { share: 0..0 });
-    for plan in &mut wrong.plans {
-        plan.shape.shares = Shares::Root(1);
-        plan.steps.iter_mut().filter(|step| is_collect(step)).for_each(|step| {
-            *step = Step::Collect { span: 0..64, from: 2, round: 0 };
-        });
-    }
-    assert!(matches!(refused(wrong).fault, Fault::Unwritten { .. } | Fault::NotAPeer { named: 2 }));
-    // Pieces that are cut elsewhere than their owners cut them.
-    let mut moved = gather(&[8, 24, 16]);
-    let at = find(&moved.plans[0], is_collect);
-    *span_of(&mut moved.plans[0].steps[at]) = 8..33;
-    let fault = refused(moved).fault;
-    assert!(matches!(fault, Fault::Unwritten { .. }), "{fault}");
-    let mut crossed = gather(&[8, 24, 24]);
-    for rank in [1, 2] {
-        crossed.plans[rank].shape.shares = Shares::Pieces([8, 24, 24].into());
-    }
-    let at = find(&crossed.plans[0], is_collect);
-    crossed.plans[0].steps[at] = Step::Collect { span: 8..32, from: 2, round: 0 };
-    assert_eq!(refused(crossed).fault, Fault::Misplaced { span: 8..32, from: 32 });
-    // The oracle itself: bytes of another rank at their right place.
-    let mut other = gather(&[16, 16]);
-    for plan in &mut other.plans {
-        plan.shape.kind = types::OpKind::Broadcast;
-        plan.shape.shares = Shares::Root(0);
-        plan.steps.retain(|step| !matches!(step, Step::Stage { span, .. } if span.start > 0));
-        plan.steps.retain(|step| !matches!(step, Step::Keep { span } if span.start > 0));
-    }
-    assert_eq!(refused(other).fault, Fault::OutputMissing { span: 16..32 });
-    let mut fold = flat(2);
-    for plan in &mut fold.plans {
-        plan.steps[3] = Step::Keep { span: 0..96 };
-    }
-    assert_eq!(refused(fold).fault, Fault::NotForKind, "a contribution of one rank is reduced too");
-    let mut alone = Call::of(algorithm("local"), &small_gather(&[16]));
-    assert!(verify::calls(&[alone.clone()], Start::default()).is_ok());
-    alone.plans[0].steps[0] = Step::Fold { span: 0..16, sources: Sources::Own, also: None };
-    assert_eq!(refused(alone).fault, Fault::NotForKind, "what is moved stays as it is");
-    // Yesterday's data: the root stages in the first call only.
-    let good = broadcast(3, 0, 64);
-    let mut stale = good.clone();
-    stale.plans[0].steps.remove(0);
-    let violation = verify::calls(&[good.clone(), good, stale], Start::default()).expect_err("stale data");
-    assert_eq!(violation.fault, words("r0 of call 0", "r0", 0..64));
-}
-
-#[test]
-fn gather_buffers_are_not_written_while_another_reads_them() {
-    // Without waiting for round 1, the root stages round 2 where others may still read round 0.
-    let mut hasty = broadcast(3, 0, 64 * 4);
-    remove(&mut hasty, 0, &await_(Counter::Staged, 1));
-    assert!(matches!(refused(hasty).fault, Fault::Race { .. }));
-    // The next call's first chunk goes where the round before the last was.
-    let mut last = gather(&[0, 64 * 3, 0]);
-    remove(&mut last, 1, &await_(Counter::Staged, 2));
-    assert!(matches!(refused(last).fault, Fault::Race { .. }));
-}
-
-#[test]
 fn old_data_is_not_taken_for_new() {
     // From the second call on, rank 0 forgets to stage: the cell then holds what it staged two calls before.
     let good = flat(3);
@@ -576,20 +492,6 @@ fn shapes_that_make_no_sense_are_refused() {
         call.plans.iter_mut().for_each(|plan| change(&mut plan.shape));
         assert!(matches!(refused(call).fault, Fault::Shape(_)));
     }
-    let shares = [
-        (broadcast(3, 1, 64), Shares::Root(3)),
-        (broadcast(3, 1, 64), Shares::All),
-        (gather(&[8, 8, 8]), Shares::Pieces([8, 8].into())),
-        (gather(&[8, 8, 8]), Shares::Pieces([8, 8, 9].into())),
-        (gather(&[8, 8, 8]), Shares::Root(1)),
-    ];
-    for (mut call, shares) in shares {
-        call.plans.iter_mut().for_each(|plan| plan.shape.shares = shares.clone());
-        assert!(matches!(refused(call).fault, Fault::Shape(_)), "{shares:?}");
-    }
-    let mut cut = Call::of(algorithm("all_gather"), &Shape { element: 4, ..small_gather(&[8, 8, 8]) });
-    cut.plans.iter_mut().for_each(|plan| plan.shape.shares = Shares::Pieces([8, 10, 6].into()));
-    assert!(matches!(refused(cut).fault, Fault::Shape(_)), "pieces are whole elements");
     let mixed = [flat(3), flat(2)];
     assert!(matches!(verify::calls(&mixed, Start::default()).unwrap_err().fault, Fault::Shape(_)));
     let mut grown = flat(3);

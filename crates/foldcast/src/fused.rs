@@ -1,0 +1,291 @@
+//! The allreduce of a list of arrays in few launches.
+//!
+//! A launch costs about as much as copying some ten thousand bytes, and far more where ranks outnumber processors. So
+//! arrays of less than [`LARGE_BYTES`] are gathered into a stage of at most [`STAGE_BYTES`], which is reduced in one
+//! launch and scattered back; a larger array is a launch of its own and is not copied. How the list is cut into launches
+//! depends on nothing but the sizes, of which every launch carries a digest in its fingerprint: so ranks whose lists
+//! differ find it in the first launch, before anything is reduced, and each list has at least one.
+//!
+//! The launches of a list are one call to everything else: they follow each other directly, and if the first fails the
+//! others are not begun (engine::Task::next).
+//!
+//! Bits are those of calls one by one: an element's result depends on nothing but the ranks' elements at its place.
+
+use core::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use engine::{Completion, OwnedBuffers, Work};
+use shm::MonotonicClock;
+use types::error::InvalidArgument;
+use types::transport::Clock;
+use types::{Buffers, DataType, Error, OpKind, Parts, Reduction, Result};
+
+use crate::blocking::NamedCall;
+use crate::group::{CallOptions, Group, GroupShared, lock};
+use crate::stage::{STAGE_BYTES, Stage};
+use crate::submitted::Submission;
+
+/// Arrays of so many bytes are not copied into a stage. Two copies of less than this, most of them within the caches, cost
+/// less than what a launch costs when its ranks do not come at the same moment.
+const LARGE_BYTES: usize = 128 << 10;
+
+/// Runs once when all launches of a submitted list have ended, on any thread, with no lock held; gets the buffers back in
+/// their order. The error is that of the first launch that failed.
+pub type CompletionMany = Box<dyn FnOnce(Result<()>, Vec<Box<dyn OwnedBuffers>>) + Send>;
+
+/// The arrays that one launch reduces, as indices into the list. Only a launch of one array does not go through a stage.
+type Launch = Vec<usize>;
+
+/// Cuts a list of arrays of so many bytes into launches.
+fn launches(sizes: &[usize]) -> Vec<Launch> {
+    let mut launches = Vec::new();
+    let (mut stage, mut staged) = (Launch::new(), 0);
+    for (at, bytes) in sizes.iter().copied().enumerate().filter(|(_, bytes)| *bytes > 0) {
+        if bytes >= LARGE_BYTES {
+            launches.push(vec![at]);
+            continue;
+        }
+        if staged + bytes > STAGE_BYTES {
+            launches.push(core::mem::take(&mut stage));
+            staged = 0;
+        }
+        stage.push(at);
+        staged += bytes;
+    }
+    // A list of nothing has a launch too, in which the ranks find out whether they agree.
+    if !stage.is_empty() || launches.is_empty() {
+        launches.push(stage);
+    }
+    launches
+}
+
+/// Where each array of a launch stands in its stage.
+fn places(sizes: impl IntoIterator<Item = usize>) -> Vec<Range<usize>> {
+    let mut end = 0;
+    let place = |bytes| {
+        let start = end;
+        end += bytes;
+        start..end
+    };
+    sizes.into_iter().map(place).collect()
+}
+
+/// A list that has been checked.
+struct List {
+    dtype: DataType,
+    reduction: Reduction,
+    sizes: Vec<usize>,
+    parts: Parts,
+}
+
+impl List {
+    fn work(&self, launch: &[usize]) -> Work {
+        let bytes = launch.iter().map(|at| self.sizes[*at]).sum();
+        Work::all_reduce(self.dtype, self.reduction, bytes).of_list(self.parts)
+    }
+
+    fn places(&self, launch: &[usize]) -> Vec<Range<usize>> {
+        places(launch.iter().map(|at| self.sizes[*at]))
+    }
+}
+
+impl Group {
+    /// [`all_reduce`](Self::all_reduce) of each of these buffers, with the same bits as one by one and in few launches:
+    /// small buffers are reduced together. All members of the group give lists of the same lengths in the same order.
+    ///
+    /// # Errors
+    /// Every [`Error`]; members whose lists differ get a mismatch in `parts` (or `count`) before anything is reduced. After
+    /// an error the content of all outputs is undefined.
+    pub fn all_reduce_many(
+        &self,
+        dtype: DataType,
+        reduction: Reduction,
+        buffers: &mut [Buffers<'_>],
+        options: &CallOptions<'_>,
+    ) -> Result<()> {
+        let list = self.list(dtype, reduction, buffers.iter())?;
+        let shared = self.shared();
+        // The list is one call: other threads do not get in between, and its deadline is one for all launches.
+        let alone = self.size() == 1;
+        let begun = MonotonicClock.now();
+        let inside = match options.name {
+            None if !alone => Some(shared.enter(OpKind::AllReduce, options)?),
+            _ => None,
+        };
+        let begun = inside.as_ref().and_then(|(_, begun)| *begun).or(Some(begun));
+        let mut named = options.name.map(NamedCall::of);
+        let mut run = |work: &Work, mut buffers: Buffers<'_>, goes_on| match &mut named {
+            _ if alone => shared.run_alone(work, &mut buffers),
+            None => shared.run_unnamed(work, &mut buffers, options, begun),
+            Some(named) => {
+                named.goes_on = goes_on;
+                shared.run_named(work, named, buffers, options, begun)
+            }
+        };
+        let mut launches = launches(&list.sizes).into_iter().peekable();
+        while let Some(launch) = launches.next() {
+            let (work, goes_on) = (list.work(&launch), launches.peek().is_some());
+            if let [at] = launch[..] {
+                run(&work, buffers[at].reborrow(), goes_on)?;
+                continue;
+            }
+            let mut stage = Stage::take(&shared.world, work.bytes());
+            let places = list.places(&launch);
+            for (at, place) in launch.iter().zip(&places) {
+                stage.bytes()[place.clone()].copy_from_slice(buffers[*at].input());
+            }
+            run(&work, Buffers::InPlace(stage.bytes()), goes_on)?;
+            for (at, place) in launch.iter().zip(places) {
+                buffers[*at].output(0..place.len()).copy_from_slice(&stage.bytes()[place]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Submits [`all_reduce_many`](Self::all_reduce_many); never blocks. `done` runs exactly once, when all is done.
+    ///
+    /// # Errors
+    /// What can be refused at once: nothing was submitted then and `done` is dropped.
+    pub fn all_reduce_many_async(
+        &self,
+        dtype: DataType,
+        reduction: Reduction,
+        mut buffers: Vec<Box<dyn OwnedBuffers>>,
+        options: &CallOptions<'_>,
+        done: CompletionMany,
+    ) -> Result<()> {
+        let list = {
+            let borrowed: Vec<_> = buffers.iter_mut().map(|buffers| buffers.buffers()).collect();
+            self.list(dtype, reduction, borrowed.iter())?
+        };
+        let launches = launches(&list.sizes);
+        let mut slots: Vec<_> = buffers.into_iter().map(Some).collect();
+        let mut take = |at: usize| slots[at].take().expect("each array is in at most one launch");
+        let mut taken: Vec<Vec<(usize, Box<dyn OwnedBuffers>)>> =
+            launches.iter().map(|launch| launch.iter().map(|at| (*at, take(*at))).collect()).collect();
+        let batch = Arc::new(Batch { state: Mutex::new((Ok(()), launches.len(), slots, Some(done))) });
+        let mut submissions = Vec::with_capacity(launches.len());
+        for (launch, members) in launches.iter().zip(taken.drain(..)) {
+            let batch = Arc::clone(&batch);
+            let work = list.work(launch);
+            let (buffers, done) = match <[_; 1]>::try_from(members) {
+                Ok([(at, buffers)]) => batch.alone(at, buffers),
+                Err(members) => {
+                    batch.together(Stage::take(&self.shared().world, work.bytes()), list.places(launch), members)
+                }
+            };
+            submissions.push(Submission { work, buffers, done });
+        }
+        GroupShared::submit_list(self.shared(), submissions, options)
+    }
+
+    fn list<'a, 'b: 'a>(
+        &self,
+        dtype: DataType,
+        reduction: Reduction,
+        buffers: impl Iterator<Item = &'a Buffers<'b>>,
+    ) -> Result<List> {
+        let mut sizes = Vec::new();
+        for (at, buffers) in buffers.enumerate() {
+            let work = Work::all_reduce(dtype, reduction, buffers.len());
+            self.shared().check(&work, buffers).map_err(|error| of_member(error, at))?;
+            sizes.push(buffers.len());
+        }
+        self.shared().check(&Work::all_reduce(dtype, reduction, 0), &Buffers::InPlace(&mut []))?;
+        let counts: Vec<usize> = sizes.iter().map(|bytes| bytes / dtype.size()).collect();
+        Ok(List { dtype, reduction, parts: Parts::of(&counts), sizes })
+    }
+}
+
+/// Says which of the buffers is wrong.
+fn of_member(error: Error, at: usize) -> Error {
+    match error {
+        Error::InvalidArgument(invalid) => {
+            let field = format!("{} {at} of the list", invalid.field);
+            Error::InvalidArgument(Box::new(InvalidArgument { field, ..*invalid }))
+        }
+        other => other,
+    }
+}
+
+/// The first error, the launches that are still to end, the buffers that are back, and what to run in the end.
+type State = (Result<()>, usize, Vec<Option<Box<dyn OwnedBuffers>>>, Option<CompletionMany>);
+
+/// The launches of a submitted list.
+struct Batch {
+    state: Mutex<State>,
+}
+
+impl Batch {
+    /// A launch of one array.
+    fn alone(self: Arc<Batch>, at: usize, buffers: Box<dyn OwnedBuffers>) -> (Box<dyn OwnedBuffers>, Completion) {
+        (buffers, Box::new(move |result, buffers| self.end(result, [(at, buffers)])))
+    }
+
+    /// A launch of several arrays, which stand at these places of the stage.
+    fn together(
+        self: Arc<Batch>,
+        mut stage: Stage,
+        places: Vec<Range<usize>>,
+        mut members: Vec<(usize, Box<dyn OwnedBuffers>)>,
+    ) -> (Box<dyn OwnedBuffers>, Completion) {
+        for ((_, member), place) in members.iter_mut().zip(&places) {
+            stage.bytes()[place.clone()].copy_from_slice(member.buffers().input());
+        }
+        let done = move |result: Result<()>, mut stage: Box<dyn OwnedBuffers>| {
+            if result.is_ok() {
+                let reduced = stage.buffers();
+                for ((_, member), place) in members.iter_mut().zip(places) {
+                    member.buffers().output(0..place.len()).copy_from_slice(&reduced.input()[place]);
+                }
+            }
+            drop(stage);
+            self.end(result, members);
+        };
+        (Box::new(stage), Box::new(done))
+    }
+
+    fn end(&self, result: Result<()>, members: impl IntoIterator<Item = (usize, Box<dyn OwnedBuffers>)>) {
+        let mut state = lock(&self.state);
+        let (outcome, left, slots, done) = &mut *state;
+        for (at, buffers) in members {
+            slots[at] = Some(buffers);
+        }
+        if outcome.is_ok() {
+            *outcome = result;
+        }
+        *left -= 1;
+        if *left > 0 {
+            return;
+        }
+        let buffers = slots.drain(..).flatten().collect();
+        let (outcome, done) = (core::mem::replace(outcome, Ok(())), done.take());
+        drop(state);
+        if let Some(done) = done {
+            done(outcome, buffers);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_cut_by_size_alone() {
+        let (large, most) = (LARGE_BYTES, LARGE_BYTES - 4);
+        let per_stage = STAGE_BYTES / most;
+        let table: [(Vec<usize>, Vec<Launch>); 7] = [
+            (vec![], vec![vec![]]),
+            (vec![0, 0], vec![vec![]]),
+            (vec![4; 5], vec![vec![0, 1, 2, 3, 4]]),
+            (vec![4, 0, large, 8, 4 * large, 0, most], vec![vec![2], vec![4], vec![0, 3, 6]]),
+            (vec![large], vec![vec![0]]),
+            (vec![0, 4], vec![vec![1]]),
+            (vec![most; per_stage + 1], vec![(0..per_stage).collect(), vec![per_stage]]),
+        ];
+        for (sizes, wanted) in table {
+            assert_eq!(launches(&sizes), wanted, "{sizes:?}");
+        }
+    }
+}
