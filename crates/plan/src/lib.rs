@@ -11,6 +11,7 @@
 mod algorithms;
 mod cost;
 mod explain;
+pub mod fusion;
 mod shape;
 mod step;
 pub mod verify;
