@@ -38,6 +38,17 @@ impl OwnedBuffers for Owned {
 
 type Outcome = Arc<Mutex<Option<Result<Vec<i32>>>>>;
 
+/// Keeps the end of a call, and its output.
+fn collector(outcome: &Outcome) -> foldcast_engine::Completion {
+    let slot = Arc::clone(outcome);
+    Box::new(move |result: Result<()>, mut buffers: Box<dyn OwnedBuffers>| {
+        let mut buffers = buffers.buffers();
+        let all = 0..buffers.output_len();
+        let words = buffers.output(all).as_chunks::<4>().0.iter().map(|word| i32::from_le_bytes(*word)).collect();
+        assert!(slot.lock().unwrap().replace(result.map(|()| words)).is_none(), "each call ends once");
+    })
+}
+
 /// One call as a rank makes it.
 #[derive(Clone, Debug)]
 struct Request {
@@ -164,13 +175,7 @@ impl Actor {
             *outcome.lock().unwrap() = Some(Err(self.life.error(site, Duration::ZERO, false)));
             return outcome;
         }
-        let slot = Arc::clone(&outcome);
-        let done = Box::new(move |result: Result<()>, mut buffers: Box<dyn OwnedBuffers>| {
-            let mut buffers = buffers.buffers();
-            let all = 0..buffers.output_len();
-            let words = buffers.output(all).as_chunks::<4>().0.iter().map(|word| i32::from_le_bytes(*word)).collect();
-            *slot.lock().unwrap() = Some(result.map(|()| words));
-        });
+        let done = collector(&outcome);
         match &request.name {
             Some(name) => self.named.submit(Task { call: call.named(name), buffers, done, next: None }),
             None => self.unnamed.submit(Task { call, buffers, done, next: None }),
@@ -377,6 +382,78 @@ fn allgathers_that_disagree_in_one_count_are_a_mismatch() {
     }
 }
 
+/// Three calls that follow each other as one submission; `second` is the length of the second.
+fn list(actor: &mut Actor, second: usize, name: Option<&str>) -> Vec<Outcome> {
+    let outcomes: Vec<Outcome> = (0..3).map(|_| Outcome::default()).collect();
+    let mut next = None;
+    for (count, outcome) in [3, second, 200].into_iter().zip(&outcomes).rev() {
+        let lane = if name.is_some() { &mut actor.named.preparer } else { &mut actor.unnamed.preparer };
+        let call = lane.call(&Request::sum(count).work(), actor.limits).started(actor.windows.memory.now());
+        let call = name.map_or(call.clone(), |name| call.named(name));
+        let rank = actor.windows.rank;
+        let input: Vec<u8> = (0..count).flat_map(|at| element(rank, at).to_le_bytes()).collect();
+        let buffers = Box::new(Owned { output: vec![0xAA; input.len()], input, in_place: false });
+        let done = collector(outcome);
+        next = Some(Box::new(Task { call, buffers, done, next }));
+    }
+    let first = *next.expect("three calls");
+    match name {
+        Some(_) => actor.named.submit(first),
+        None => actor.unnamed.submit(first),
+    }
+    outcomes
+}
+
+#[test]
+fn the_calls_of_a_list_follow_each_other_and_fail_together() {
+    for seed in 0..SEEDS {
+        let ranks = 2 + usize::try_from(seed % 3).unwrap();
+        for name in [None, Some("x")] {
+            let mut world = World::new(ranks, seed);
+            let odd = world.random.below(ranks);
+            // Right; then with a second call that one rank makes otherwise: the third is not begun. Then a death.
+            for trial in 0..3 {
+                let second = |rank| if trial == 1 && rank == odd { 41 } else { 40 };
+                let lists: Vec<_> =
+                    world.actors.iter_mut().enumerate().map(|(rank, actor)| list(actor, second(rank), name)).collect();
+                let mut wait: Vec<Outcome> = lists.iter().flatten().cloned().collect();
+                if trial == 2 {
+                    for _ in 0..world.random.below(40) {
+                        let rank = world.random.below(ranks);
+                        world.actors[rank].poll(false);
+                    }
+                    world.memory.fates[odd].set(Fate::Gone(Ending::Signalled(9)));
+                    wait = lists
+                        .iter()
+                        .enumerate()
+                        .filter(|(rank, _)| *rank != odd)
+                        .flat_map(|(_, l)| l.clone())
+                        .collect();
+                }
+                world.run(&wait);
+                for (rank, ends) in lists.iter().enumerate().filter(|(rank, _)| trial < 2 || *rank != odd) {
+                    let ends: Vec<_> = ends.iter().map(taken).collect();
+                    let failed = ends.iter().position(Result::is_err);
+                    let good = failed.unwrap_or(3);
+                    for (end, count) in ends[..good].iter().zip([3, 40, 200]) {
+                        assert_eq!(*end, Ok(expected(ranks, count)), "seed {seed}, rank {rank}");
+                    }
+                    assert!(ends[good..].iter().all(|end| *end == ends[good]), "the rest fails with the same");
+                    match trial {
+                        0 => assert_eq!(failed, None),
+                        1 => assert!(failed == Some(1) && matches!(ends[1], Err(Error::Mismatch(_))), "{:?}", ends[1]),
+                        _ => {}
+                    }
+                }
+                if trial < 2 {
+                    // The channel is where it should be.
+                    world.good_call(&Request { name: name.map(str::to_owned), ..Request::sum(77) });
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn what_is_moved_keeps_its_bits() {
     // Signalling and quiet NaNs with payloads, a subnormal, minus zero: a fold would make some of them canonical.
@@ -396,14 +473,7 @@ fn what_is_moved_keeps_its_bits() {
                     let call = actor.unnamed.preparer.call(&work, actor.limits);
                     let (outcome, output) = (Outcome::default(), vec![0xAA; own.len() * parts]);
                     let buffers = Box::new(Owned { input: own.clone(), output, in_place: false });
-                    let slot = Arc::clone(&outcome);
-                    let done = Box::new(move |result: Result<()>, mut buffers: Box<dyn OwnedBuffers>| {
-                        let mut buffers = buffers.buffers();
-                        let all = 0..buffers.output_len();
-                        let words = buffers.output(all).as_chunks::<4>().0.iter();
-                        let words = words.map(|word| i32::from_le_bytes(*word)).collect();
-                        *slot.lock().unwrap() = Some(result.map(|()| words));
-                    });
+                    let done = collector(&outcome);
                     actor.unnamed.submit(Task { call, buffers, done, next: None });
                     outcome
                 };

@@ -24,7 +24,7 @@ fn numbers(rank: usize, salt: usize, count: usize) -> Vec<f32> {
 
 /// Lists of lengths, in elements: many small, empty members, one of 4 bytes, around the sizes at which something changes.
 fn lists() -> Vec<Vec<usize>> {
-    let (large, stage) = ((128 << 10) / 4, (1 << 20) / 4);
+    let (large, stage) = ((32 << 10) / 4, (1 << 20) / 4);
     let mut lists = vec![
         vec![],
         vec![0],
@@ -35,8 +35,10 @@ fn lists() -> Vec<Vec<usize>> {
         vec![large - 1, large, large + 1],
         vec![700_001],
         vec![1, 700_001, 1, 0, 3],
-        vec![large - 1; 11],
-        vec![stage / 16; 17],
+        vec![large - 1; 35],
+        vec![511, 512, 513, 1],
+        vec![511; 600],
+        vec![stage / 64; 65],
     ];
     lists.extend([1000, 60_000].map(|most| (0..40).map(|at| (at * at * 7919 + 3) % most).collect::<Vec<_>>()));
     lists
