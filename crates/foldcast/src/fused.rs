@@ -149,7 +149,9 @@ impl Group {
         Ok(())
     }
 
-    /// Submits [`all_reduce_many`](Self::all_reduce_many); never blocks. `done` runs exactly once, when all is done.
+    /// Submits [`all_reduce_many`](Self::all_reduce_many); never blocks, but copies the small inputs into a stage on the
+    /// calling thread. `done` runs exactly once, when all is done. It is the same call as the blocking one: some ranks may
+    /// wait and others submit.
     ///
     /// # Errors
     /// What can be refused at once: nothing was submitted then and `done` is dropped.

@@ -272,7 +272,7 @@ impl fmt::Display for Mismatch {
             separator = ";";
         }
         after(f, self.elapsed)?;
-        f.write_str("; nothing was reduced and the group stays usable: make the ranks call with the same arguments")
+        f.write_str("; nothing was done and the group stays usable: make the ranks call with the same arguments")
     }
 }
 
@@ -474,7 +474,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "rank 0: allreduce #7 on group 'hccl_world_group': the ranks disagree in count: rank 0, rank 1: 4; rank 2: 3 \
-             (after 0.002 s); nothing was reduced and the group stays usable: make the ranks call with the same arguments"
+             (after 0.002 s); nothing was done and the group stays usable: make the ranks call with the same arguments"
         );
     }
 
