@@ -125,7 +125,7 @@ fn counters_are_the_owners_and_may_be_set_back() {
 fn descriptions_are_whole_also_after_longer_ones() {
     let group = members(2);
     assert_eq!(group[0].description(Channel::Named, 1), Err(DecodeError));
-    for name in ["", "grad", &"n".repeat(216), "short"] {
+    for name in ["", "grad", &"n".repeat(200), "short"] {
         group[1].describe(Channel::Named, &fingerprint(name));
         assert_eq!(group[0].description(Channel::Named, 1), Ok(fingerprint(name)));
     }
