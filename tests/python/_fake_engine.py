@@ -58,9 +58,9 @@ Submission = collections.namedtuple("Submission", "tag group dtype reduction byt
 def _dtype(code):
     name = _DTYPE_NAMES[code - 1]
     if name == "bfloat16":
-        import ml_dtypes
+        import tensorflow as tf
 
-        return np.dtype(ml_dtypes.bfloat16)
+        return np.dtype(tf.bfloat16.as_numpy_dtype)  # of the package ml_dtypes, or of TensorFlow's own in old releases
     return np.dtype(name)
 
 

@@ -43,17 +43,23 @@ pub(crate) struct StringView {
 pub(crate) type CreateFn = unsafe extern "C" fn(*mut RawConstruction) -> *mut c_void;
 /// Starts one call of the kernel.
 pub(crate) type ComputeFn = unsafe extern "C" fn(*mut c_void, *mut RawContext, *mut RawDone);
+/// Runs one call of a synchronous kernel.
+pub(crate) type ComputeSyncFn = unsafe extern "C" fn(*mut c_void, *mut RawContext);
 /// Ends the kernel object.
 pub(crate) type DeleteFn = unsafe extern "C" fn(*mut c_void);
 /// Infers the output's shape.
 pub(crate) type ShapeFn = unsafe extern "C" fn(*mut RawShapeContext, *mut RawStatus);
 
 macro_rules! functions {
-    ($(fn $name:ident($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        /// The functions that this library needs, under TensorFlow's own names.
+    (
+        required { $(fn $name:ident($($argument:ty),*) $(-> $result:ty)?;)* }
+        optional { $(fn $newer:ident($($newer_argument:ty),*) $(-> $newer_result:ty)?;)* }
+    ) => {
+        /// The functions that this library needs, under TensorFlow's own names; those that old releases lack are options.
         #[allow(non_snake_case, reason = "TensorFlow's own names")]
         pub(crate) struct Api {
             $(pub(crate) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+            $(pub(crate) $newer: Option<unsafe extern "C" fn($($newer_argument),*) $(-> $newer_result)?>,)*
         }
 
         impl Api {
@@ -82,6 +88,15 @@ macro_rules! functions {
                             )
                         }
                     },)*
+                    $($newer: libraries.find(concat!(stringify!($newer), "\0")).map(|address| {
+                        // SAFETY: as above.
+                        unsafe {
+                            core::mem::transmute::<
+                                *mut c_void,
+                                unsafe extern "C" fn($($newer_argument),*) $(-> $newer_result)?,
+                            >(address.as_ptr())
+                        }
+                    }),)*
                 })
             }
         }
@@ -89,71 +104,111 @@ macro_rules! functions {
 }
 
 functions! {
-    fn TF_NewStatus() -> *mut RawStatus;
-    fn TF_DeleteStatus(*mut RawStatus);
-    fn TF_SetStatus(*mut RawStatus, c_int, *const c_char);
-    fn TF_GetCode(*const RawStatus) -> c_int;
-    fn TF_Message(*const RawStatus) -> *const c_char;
+    required {
+        fn TF_NewStatus() -> *mut RawStatus;
+        fn TF_DeleteStatus(*mut RawStatus);
+        fn TF_SetStatus(*mut RawStatus, c_int, *const c_char);
+        fn TF_GetCode(*const RawStatus) -> c_int;
+        fn TF_Message(*const RawStatus) -> *const c_char;
 
-    fn TF_NewOpDefinitionBuilder(*const c_char) -> *mut RawOpBuilder;
-    fn TF_OpDefinitionBuilderAddAttr(*mut RawOpBuilder, *const c_char);
-    fn TF_OpDefinitionBuilderAddInput(*mut RawOpBuilder, *const c_char);
-    fn TF_OpDefinitionBuilderAddOutput(*mut RawOpBuilder, *const c_char);
-    fn TF_OpDefinitionBuilderSetIsStateful(*mut RawOpBuilder, bool);
-    fn TF_OpDefinitionBuilderSetShapeInferenceFunction(*mut RawOpBuilder, ShapeFn);
-    fn TF_RegisterOpDefinition(*mut RawOpBuilder, *mut RawStatus);
-    fn TF_NewShapeHandle() -> *mut RawShape;
-    fn TF_DeleteShapeHandle(*mut RawShape);
-    fn TF_ShapeInferenceContextGetInput(*mut RawShapeContext, c_int, *mut RawShape, *mut RawStatus);
-    fn TF_ShapeInferenceContextSetOutput(*mut RawShapeContext, c_int, *mut RawShape, *mut RawStatus);
+        fn TF_NewOpDefinitionBuilder(*const c_char) -> *mut RawOpBuilder;
+        fn TF_OpDefinitionBuilderAddAttr(*mut RawOpBuilder, *const c_char);
+        fn TF_OpDefinitionBuilderAddInput(*mut RawOpBuilder, *const c_char);
+        fn TF_OpDefinitionBuilderAddOutput(*mut RawOpBuilder, *const c_char);
+        fn TF_OpDefinitionBuilderSetIsStateful(*mut RawOpBuilder, bool);
+        fn TF_OpDefinitionBuilderSetShapeInferenceFunction(*mut RawOpBuilder, ShapeFn);
+        fn TF_RegisterOpDefinition(*mut RawOpBuilder, *mut RawStatus);
+        fn TF_NewShapeHandle() -> *mut RawShape;
+        fn TF_DeleteShapeHandle(*mut RawShape);
+        fn TF_ShapeInferenceContextGetInput(*mut RawShapeContext, c_int, *mut RawShape, *mut RawStatus);
+        fn TF_ShapeInferenceContextSetOutput(*mut RawShapeContext, c_int, *mut RawShape, *mut RawStatus);
 
-    fn TF_NewAsyncKernelBuilder(
-        *const c_char, *const c_char, Option<CreateFn>, ComputeFn, Option<DeleteFn>) -> *mut RawKernelBuilder;
-    fn TF_RegisterKernelBuilder(*const c_char, *mut RawKernelBuilder, *mut RawStatus);
-    fn TF_OpKernelConstruction_Failure(*mut RawConstruction, *mut RawStatus);
-    fn TF_OpKernelConstruction_GetName(*mut RawConstruction) -> StringView;
-    fn TF_OpKernelConstruction_GetAttrType(*mut RawConstruction, *const c_char, *mut c_int, *mut RawStatus);
-    fn TF_OpKernelConstruction_GetAttrInt64(*mut RawConstruction, *const c_char, *mut i64, *mut RawStatus);
-    fn TF_OpKernelConstruction_GetAttrSize(
-        *mut RawConstruction, *const c_char, *mut i32, *mut i32, *mut RawStatus);
-    fn TF_OpKernelConstruction_GetAttrString(
-        *mut RawConstruction, *const c_char, *mut c_char, usize, *mut RawStatus);
+        fn TF_NewKernelBuilder(
+            *const c_char, *const c_char, Option<CreateFn>, ComputeSyncFn, Option<DeleteFn>) -> *mut RawKernelBuilder;
+        fn TF_RegisterKernelBuilder(*const c_char, *mut RawKernelBuilder, *mut RawStatus);
+        fn TF_OpKernelConstruction_Failure(*mut RawConstruction, *mut RawStatus);
+        fn TF_OpKernelConstruction_GetAttrType(*mut RawConstruction, *const c_char, *mut c_int, *mut RawStatus);
 
-    fn TF_RunAsyncOpKernelDoneCallback(*mut RawDone);
-    fn TF_OpKernelContext_Failure(*mut RawContext, *mut RawStatus);
-    fn TF_GetFrameId(*mut RawContext) -> u64;
-    fn TF_GetIterId(*mut RawContext) -> i64;
-    fn TF_GetInput(*mut RawContext, c_int, *mut *mut RawTensor, *mut RawStatus);
-    fn TF_ForwardInputOrAllocateOutput(
-        *mut RawContext, *const c_int, c_int, c_int, *const i64, c_int, *mut c_int, *mut RawStatus) -> *mut RawTensor;
-    fn TF_DeleteTensor(*mut RawTensor);
-    fn TF_NumDims(*const RawTensor) -> c_int;
-    fn TF_Dim(*const RawTensor, c_int) -> i64;
-    fn TF_TensorByteSize(*const RawTensor) -> usize;
-    fn TF_TensorData(*const RawTensor) -> *mut c_void;
+        fn TF_OpKernelContext_Failure(*mut RawContext, *mut RawStatus);
+        fn TF_StepId(*mut RawContext) -> i64;
+        fn TF_GetInput(*mut RawContext, c_int, *mut *mut RawTensor, *mut RawStatus);
+        fn TF_SetOutput(*mut RawContext, c_int, *const RawTensor, *mut RawStatus);
+        fn TF_ExpectedOutputDataType(*mut RawContext, c_int) -> c_int;
+        fn TF_AllocateTensor(c_int, *const i64, c_int, usize) -> *mut RawTensor;
+        fn TF_DeleteTensor(*mut RawTensor);
+        fn TF_NumDims(*const RawTensor) -> c_int;
+        fn TF_Dim(*const RawTensor, c_int) -> i64;
+        fn TF_TensorByteSize(*const RawTensor) -> usize;
+        fn TF_TensorData(*const RawTensor) -> *mut c_void;
+    }
+    optional {
+        fn TF_Version() -> *const c_char;
+        // Since 2.2, 2.4 and the like: not in 1.15.
+        fn TF_OpKernelConstruction_GetName(*mut RawConstruction) -> StringView;
+        fn TF_OpKernelConstruction_GetAttrInt64(*mut RawConstruction, *const c_char, *mut i64, *mut RawStatus);
+        fn TF_OpKernelConstruction_GetAttrSize(
+            *mut RawConstruction, *const c_char, *mut i32, *mut i32, *mut RawStatus);
+        fn TF_OpKernelConstruction_GetAttrString(
+            *mut RawConstruction, *const c_char, *mut c_char, usize, *mut RawStatus);
+        fn TF_ForwardInputOrAllocateOutput(
+            *mut RawContext, *const c_int, c_int, c_int, *const i64, c_int, *mut c_int, *mut RawStatus)
+            -> *mut RawTensor;
+        // Since 2.12 or 2.15: not in 2.6 either.
+        fn TF_NewAsyncKernelBuilder(
+            *const c_char, *const c_char, Option<CreateFn>, ComputeFn, Option<DeleteFn>) -> *mut RawKernelBuilder;
+        fn TF_RunAsyncOpKernelDoneCallback(*mut RawDone);
+        fn TF_GetFrameId(*mut RawContext) -> u64;
+        fn TF_GetIterId(*mut RawContext) -> i64;
+    }
 }
 
-/// Where TensorFlow's functions are, by the libraries' sonames. The first holds nearly all of them.
-const SONAMES: [&CStr; 2] = [c"libtensorflow_framework.so.2", c"libtensorflow_cc.so.2"];
+/// Where TensorFlow's functions are: the first holds nearly all of them since 2.7, the last one before.
+const FILES: [&str; 4] = [
+    "libtensorflow_framework.so.2",
+    "libtensorflow_framework.so.1",
+    "libtensorflow_cc.so.2",
+    "_pywrap_tensorflow_internal.so",
+];
 
 /// Handles of the loaded libraries, kept open for the life of the process.
-struct Libraries {
+pub(crate) struct Libraries {
     handles: Vec<*mut c_void>,
 }
 
+// SAFETY: handles of libraries that are never closed; the loader's functions may be called on any thread.
+unsafe impl Send for Libraries {}
+// SAFETY: as above.
+unsafe impl Sync for Libraries {}
+
+/// The libraries of TensorFlow that the process had loaded when it was first asked.
+pub(crate) fn libraries() -> &'static Libraries {
+    static LOADED: OnceLock<Libraries> = OnceLock::new();
+    LOADED.get_or_init(Libraries::loaded)
+}
+
 impl Libraries {
-    /// Those of [`SONAMES`] that the process has loaded; loads nothing.
+    /// Those of [`FILES`] that the process has loaded; loads nothing. By their paths, because one has no soname.
     fn loaded() -> Libraries {
-        let open = |name: &&CStr| {
-            // SAFETY: the name is a valid C string, and RTLD_NOLOAD only looks among what is loaded: no initialiser of
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let mut paths: Vec<&str> = maps
+            .lines()
+            .filter_map(|line| line.find('/').map(|start| &line[start..]))
+            .filter(|path| FILES.contains(&path.rsplit('/').next().unwrap_or_default()))
+            .collect();
+        paths.dedup();
+        paths.sort_by_key(|path| FILES.iter().position(|file| path.ends_with(file)));
+        paths.dedup();
+        let open = |path: &&str| {
+            let path = crate::status::c_string(path);
+            // SAFETY: the path is a valid C string, and RTLD_NOLOAD only looks among what is loaded: no initialiser of
             // another library runs.
-            unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }
+            unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }
         };
-        Libraries { handles: SONAMES.iter().map(open).filter(|handle| !handle.is_null()).collect() }
+        Libraries { handles: paths.iter().map(open).filter(|handle| !handle.is_null()).collect() }
     }
 
     /// The address of a symbol; the name ends with a zero byte.
-    fn find(&self, name: &str) -> Option<core::ptr::NonNull<c_void>> {
+    pub(crate) fn find(&self, name: &str) -> Option<core::ptr::NonNull<c_void>> {
         let name = CStr::from_bytes_with_nul(name.as_bytes()).expect("the names end with their only zero byte");
         self.handles.iter().find_map(|handle| {
             // SAFETY: the handle came from dlopen and is never closed; the name is a valid C string.
@@ -169,12 +224,12 @@ impl Libraries {
 pub(crate) fn load() -> Result<&'static Api, &'static str> {
     static LOADED: OnceLock<Result<Api, String>> = OnceLock::new();
     let loaded = LOADED.get_or_init(|| {
-        let libraries = Libraries::loaded();
+        let libraries = libraries();
         if libraries.handles.is_empty() {
             return Err("TensorFlow is not loaded in this process: load this library by tf.load_op_library".into());
         }
-        Api::load(&libraries).map_err(|missing| {
-            format!("this TensorFlow's C API lacks {}: TensorFlow 2.15 or newer is needed", missing.join(", "))
+        Api::load(libraries).map_err(|missing| {
+            format!("this TensorFlow's C API lacks {}: TensorFlow 1.15, or 2.6 or newer, is needed", missing.join(", "))
         })
     });
     loaded.as_ref().map_err(String::as_str)

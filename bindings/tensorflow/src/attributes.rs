@@ -6,9 +6,11 @@
 use core::ffi::{CStr, c_char, c_int};
 use std::sync::Arc;
 
-use crate::api::{RawConstruction, StringView, api};
-use crate::status::{Failure, Status};
+use crate::api::{Api, RawConstruction, RawStatus, StringView, api};
+use crate::status::{Failure, Status, StatusCode};
 use crate::tag::Base;
+use crate::wire::{self, Malformed};
+use crate::{cxx, node_def};
 
 /// The longest group name in bytes: 128 with its terminator.
 const MAX_GROUP_BYTES: usize = 127;
@@ -65,16 +67,50 @@ impl Raw {
     /// # Safety
     /// `construction` is alive.
     pub(crate) unsafe fn read(construction: *mut RawConstruction) -> Result<Raw, Failure> {
-        // SAFETY: the caller promises that the construction is alive.
-        let node = text(unsafe { (api().TF_OpKernelConstruction_GetName)(construction) });
-        let reader = Reader { construction, node: &node };
-        let dtype = reader.data_type(c"T")?;
-        let reduction = reader.string(c"reduction")?;
-        let fusion = reader.integer(c"fusion")?;
-        let fusion_id = reader.integer(c"fusion_id")?;
-        let group = reader.string(c"group")?;
-        let tag = reader.string(c"tag")?;
-        Ok(Raw { node, dtype, reduction, fusion, fusion_id, group, tag })
+        let Some(reader) = Reader::new(construction) else {
+            // SAFETY: the caller promises that the construction is alive.
+            let node = unsafe { cxx::node_def(construction) };
+            return node.ok_or(Malformed).and_then(|node| Raw::decode(&node)).map_err(|Malformed| {
+                let message = "HcomAllReduce: cannot read the attributes of a node of this TensorFlow".into();
+                Failure { code: StatusCode::Internal, message }
+            });
+        };
+        Ok(Raw {
+            node: reader.node.clone(),
+            dtype: reader.data_type(c"T")?,
+            reduction: reader.string(c"reduction")?,
+            fusion: reader.integer(c"fusion")?,
+            fusion_id: reader.integer(c"fusion_id")?,
+            group: reader.string(c"group")?,
+            tag: reader.string(c"tag")?,
+        })
+    }
+
+    /// From an encoded `NodeDef`; text that is not UTF-8 is malformed.
+    fn decode(node: &[u8]) -> Result<Raw, Malformed> {
+        let mut raw = Raw { fusion: 1, fusion_id: -1, ..Raw::default() };
+        for field in wire::fields(node) {
+            let field = field?;
+            match field.number {
+                node_def::NAME => raw.node = field.text()?.into(),
+                node_def::ATTRIBUTE => raw.set(node_def::attribute(field.bytes()?)?)?,
+                _ => {}
+            }
+        }
+        Ok(raw)
+    }
+
+    fn set(&mut self, (name, value): (&str, &[u8])) -> Result<(), Malformed> {
+        match name {
+            "T" => self.dtype = node_def::data_type(value)?,
+            "reduction" => self.reduction = node_def::text(value)?.into(),
+            "fusion" => self.fusion = node_def::integer(value)?,
+            "fusion_id" => self.fusion_id = node_def::integer(value)?,
+            "group" => self.group = node_def::text(value)?.into(),
+            "tag" => self.tag = node_def::text(value)?.into(),
+            _ => {}
+        }
+        Ok(())
     }
 
     /// Checks the attributes. `fusion` and `fusion_id` come first, whatever the reduction.
@@ -104,13 +140,42 @@ impl Raw {
     }
 }
 
-/// Reads attributes of one construction; the node's name is for messages.
-struct Reader<'a> {
+/// Reads attributes of one construction, by the C API of releases after 1.15.
+struct Reader {
     construction: *mut RawConstruction,
-    node: &'a str,
+    /// For messages.
+    node: String,
+    integer: AttrInt64,
+    size: AttrSize,
+    string: AttrString,
 }
 
-impl Reader<'_> {
+type AttrInt64 = unsafe extern "C" fn(*mut RawConstruction, *const c_char, *mut i64, *mut RawStatus);
+type AttrSize = unsafe extern "C" fn(*mut RawConstruction, *const c_char, *mut i32, *mut i32, *mut RawStatus);
+type AttrString = unsafe extern "C" fn(*mut RawConstruction, *const c_char, *mut c_char, usize, *mut RawStatus);
+
+/// Whether the C API reads every attribute.
+pub(crate) fn has_reader(api: &Api) -> bool {
+    api.TF_OpKernelConstruction_GetName.is_some()
+        && api.TF_OpKernelConstruction_GetAttrInt64.is_some()
+        && api.TF_OpKernelConstruction_GetAttrSize.is_some()
+        && api.TF_OpKernelConstruction_GetAttrString.is_some()
+}
+
+impl Reader {
+    /// The construction must be alive while the reader is used. `None` if the C API lacks a function.
+    fn new(construction: *mut RawConstruction) -> Option<Reader> {
+        let name = api().TF_OpKernelConstruction_GetName?;
+        Some(Reader {
+            construction,
+            // SAFETY: the construction is alive (see `Raw::read`).
+            node: text(unsafe { name(construction) }),
+            integer: api().TF_OpKernelConstruction_GetAttrInt64?,
+            size: api().TF_OpKernelConstruction_GetAttrSize?,
+            string: api().TF_OpKernelConstruction_GetAttrString?,
+        })
+    }
+
     fn data_type(&self, name: &CStr) -> Result<c_int, Failure> {
         let status = Status::new();
         let mut value = 0;
@@ -125,9 +190,7 @@ impl Reader<'_> {
         let status = Status::new();
         let mut value = 0;
         // SAFETY: the construction is alive (see `Raw::read`), the name a C string, the rest places to write to.
-        unsafe {
-            (api().TF_OpKernelConstruction_GetAttrInt64)(self.construction, name.as_ptr(), &mut value, status.as_ptr())
-        };
+        unsafe { (self.integer)(self.construction, name.as_ptr(), &mut value, status.as_ptr()) };
         self.end(name, &status, value)
     }
 
@@ -135,20 +198,12 @@ impl Reader<'_> {
         let status = Status::new();
         let (mut list, mut total) = (0, 0);
         // SAFETY: the construction is alive (see `Raw::read`), the name a C string, the rest places to write to.
-        unsafe {
-            (api().TF_OpKernelConstruction_GetAttrSize)(
-                self.construction,
-                name.as_ptr(),
-                &mut list,
-                &mut total,
-                status.as_ptr(),
-            )
-        };
+        unsafe { (self.size)(self.construction, name.as_ptr(), &mut list, &mut total, status.as_ptr()) };
         let total = self.end(name, &status, total)?;
         let mut bytes = vec![0_u8; usize::try_from(total).unwrap_or(0)];
         // SAFETY: as above; `bytes` has room for the length that is passed with it.
         unsafe {
-            (api().TF_OpKernelConstruction_GetAttrString)(
+            (self.string)(
                 self.construction,
                 name.as_ptr(),
                 bytes.as_mut_ptr().cast::<c_char>(),
@@ -158,7 +213,7 @@ impl Reader<'_> {
         };
         let bytes = self.end(name, &status, bytes)?;
         String::from_utf8(bytes).map_err(|error| {
-            let (node, name, bytes) = (self.node, name.to_string_lossy(), error.as_bytes());
+            let (node, name, bytes) = (&self.node, name.to_string_lossy(), error.as_bytes());
             Failure::invalid(format!(
                 "HcomAllReduce node '{node}': {name}: expected UTF-8, got the bytes {}",
                 bytes.escape_ascii()
@@ -170,7 +225,7 @@ impl Reader<'_> {
         match status.error() {
             None => Ok(value),
             Some(error) => {
-                let (node, name) = (self.node, name.to_string_lossy());
+                let (node, name) = (&self.node, name.to_string_lossy());
                 Err(Failure::invalid(format!("HcomAllReduce node '{node}': cannot read attribute {name}: {error}")))
             }
         }
@@ -236,6 +291,36 @@ pub(crate) mod tests {
         }
         let message = refusal(Raw { dtype: 7, ..good() });
         assert!(message.contains("number 7"), "{message}");
+    }
+
+    #[test]
+    fn an_encoded_node_gives_its_attributes() {
+        let mut node = Vec::new();
+        wire::put_bytes(&mut node, 1, b"tower/HcomAllReduce");
+        wire::put_bytes(&mut node, 2, b"HcomAllReduce");
+        let mut put = |name: &str, value: &dyn Fn(&mut Vec<u8>)| {
+            let (mut entry, mut encoded) = (Vec::new(), Vec::new());
+            value(&mut encoded);
+            wire::put_bytes(&mut entry, 1, name.as_bytes());
+            wire::put_bytes(&mut entry, 2, &encoded);
+            wire::put_bytes(&mut node, 5, &entry);
+        };
+        put("T", &|out| wire::put_number(out, 6, 1));
+        put("fusion", &|out| wire::put_number(out, 3, 1));
+        put("fusion_id", &|out| wire::put_number(out, 3, u64::MAX));
+        for (name, text) in [("reduction", "sum"), ("group", "hccl_world_group"), ("tag", "step"), ("other", "x")] {
+            put(name, &|out| wire::put_bytes(out, 2, text.as_bytes()));
+        }
+        let read = Raw::decode(&node).expect("well formed");
+        assert_eq!(format!("{read:?}"), format!("{:?}", good()));
+        for cut in 0..node.len() {
+            // A cut may fall between two fields; it must not be taken for more than there is.
+            assert!(
+                Raw::decode(&node[..cut]).is_ok_and(|raw| raw.tag.is_empty())
+                    || Raw::decode(&node[..cut]).is_err()
+                    || cut > node.len() - 15
+            );
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use core::ffi::c_int;
 use core::ptr::{self, NonNull};
 
 use crate::api::{RawContext, api};
+use crate::cxx;
 use crate::status::{Failure, Status, StatusCode};
 use crate::tensor::Tensor;
 
@@ -23,54 +24,84 @@ impl Context {
         Context { raw }
     }
 
-    /// The op's only input.
-    pub(crate) fn input(&self, status: &Status) -> Result<Tensor, Failure> {
+    /// One of the op's inputs.
+    pub(crate) fn input(&self, index: usize, status: &Status) -> Result<Tensor, Failure> {
         let mut tensor = ptr::null_mut();
-        // SAFETY: the context is alive, the op has an input 0, and the other two are places to write to.
-        unsafe { (api().TF_GetInput)(self.raw, 0, &mut tensor, status.as_ptr()) };
+        let number = number(index);
+        // SAFETY: the context is alive, TensorFlow checks the index, and the other two are places to write to.
+        unsafe { (api().TF_GetInput)(self.raw, number, &mut tensor, status.as_ptr()) };
         if let Some(error) = status.error() {
-            return Err(Failure { code: StatusCode::Internal, message: format!("cannot take the input: {error}") });
+            let message = format!("cannot take input {index}: {error}");
+            return Err(Failure { code: StatusCode::Internal, message });
         }
         let tensor = NonNull::new(tensor).ok_or_else(|| missing("TF_GetInput"))?;
         // SAFETY: TF_GetInput gives a new tensor object to its caller.
         Ok(unsafe { Tensor::from_raw(tensor) })
     }
 
-    /// The op's only output, of this shape, and whether it is the input's memory. That happens if nobody else holds the
-    /// input, so the caller must hold no [`Tensor`] of it.
-    pub(crate) fn output(&self, dimensions: &[i64], status: &Status) -> Result<(Tensor, bool), Failure> {
-        let candidates: [c_int; 1] = [0];
+    /// The output of the same index as an input, of this shape and size, and whether it is that input's memory. That
+    /// happens if nobody else holds the input, so the caller must hold no [`Tensor`] of it.
+    pub(crate) fn output(
+        &self,
+        index: usize,
+        dimensions: &[i64],
+        bytes: usize,
+        status: &Status,
+    ) -> Result<(Tensor, bool), Failure> {
+        let Some(forward_or_allocate) = api().TF_ForwardInputOrAllocateOutput else {
+            return Ok((self.new_output(index, dimensions, bytes, status)?, false));
+        };
+        let candidates: [c_int; 1] = [number(index)];
         let mut forwarded: c_int = -1;
-        let rank = c_int::try_from(dimensions.len()).expect("a tensor has at most 254 dimensions");
-        // SAFETY: the context is alive; one candidate and `rank` dimensions are readable; the op has an input 0 and an
-        // output 0 of the same type; the last two are places to write to.
+        // SAFETY: the context is alive; one candidate and as many dimensions as said are readable; the op has an input
+        // and an output of this index, of the same type; the last two are places to write to.
         let tensor = unsafe {
-            (api().TF_ForwardInputOrAllocateOutput)(
+            forward_or_allocate(
                 self.raw,
                 candidates.as_ptr(),
                 1,
-                0,
+                candidates[0],
                 dimensions.as_ptr(),
-                rank,
+                number(dimensions.len()),
                 &mut forwarded,
                 status.as_ptr(),
             )
         };
-        if let Some(error) = status.error() {
-            let message = format!("cannot allocate the output: {error}");
-            return Err(Failure { code: StatusCode::ResourceExhausted, message });
-        }
+        refuse_output(status)?;
         let tensor = NonNull::new(tensor).ok_or_else(|| missing("TF_ForwardInputOrAllocateOutput"))?;
         // SAFETY: the function gives a new tensor object to its caller.
-        Ok((unsafe { Tensor::from_raw(tensor) }, forwarded == 0))
+        Ok((unsafe { Tensor::from_raw(tensor) }, forwarded == candidates[0]))
     }
 
-    /// The loop frame, 0 outside of loops, and the iteration in it.
+    /// An output in memory of its own: 1.15 has no function that could reuse an input's.
+    fn new_output(&self, index: usize, dimensions: &[i64], bytes: usize, status: &Status) -> Result<Tensor, Failure> {
+        let index = number(index);
+        // SAFETY: the context is alive and the op has an output of this index.
+        let dtype = unsafe { (api().TF_ExpectedOutputDataType)(self.raw, index) };
+        // SAFETY: as many dimensions as said are readable, and their product is the size.
+        let tensor = unsafe { (api().TF_AllocateTensor)(dtype, dimensions.as_ptr(), number(dimensions.len()), bytes) };
+        let tensor = NonNull::new(tensor).ok_or_else(|| Failure {
+            code: StatusCode::ResourceExhausted,
+            message: format!("cannot allocate the output: {bytes} bytes"),
+        })?;
+        // SAFETY: the function gives a new tensor object to its caller.
+        let output = unsafe { Tensor::from_raw(tensor) };
+        // SAFETY: context, tensor and status are alive; TensorFlow takes a reference of its own.
+        unsafe { (api().TF_SetOutput)(self.raw, index, tensor.as_ptr(), status.as_ptr()) };
+        refuse_output(status)?;
+        Ok(output)
+    }
+
+    /// The loop frame, 0 outside of loops, and the iteration in it; (0, 0) everywhere if this TensorFlow does not tell.
     pub(crate) fn frame_and_iteration(&self) -> (u64, u64) {
+        let (Some(frame), Some(iteration)) = (api().TF_GetFrameId, api().TF_GetIterId) else {
+            // SAFETY: the context is alive.
+            return unsafe { cxx::frame_and_iteration(self.raw) }.unwrap_or_default();
+        };
         // SAFETY: the context is alive.
-        let frame = unsafe { (api().TF_GetFrameId)(self.raw) };
+        let frame = unsafe { frame(self.raw) };
         // SAFETY: the context is alive.
-        let iteration = unsafe { (api().TF_GetIterId)(self.raw) };
+        let iteration = unsafe { iteration(self.raw) };
         (frame, iteration.cast_unsigned())
     }
 
@@ -80,6 +111,17 @@ impl Context {
         // SAFETY: context and status are alive; TensorFlow copies the status.
         unsafe { (api().TF_OpKernelContext_Failure)(self.raw, status.as_ptr()) };
     }
+}
+
+/// TensorFlow counts in ints.
+fn number(count: usize) -> c_int {
+    c_int::try_from(count).expect("nodes have far fewer inputs, and tensors far fewer dimensions")
+}
+
+fn refuse_output(status: &Status) -> Result<(), Failure> {
+    let Some(error) = status.error() else { return Ok(()) };
+    let message = format!("cannot allocate the output: {error}");
+    Err(Failure { code: StatusCode::ResourceExhausted, message })
 }
 
 fn missing(function: &str) -> Failure {

@@ -1,4 +1,4 @@
-//! The completion callback of an asynchronous kernel.
+//! How a call is ended: the completion callback of an asynchronous kernel, or a signal to a thread that waits.
 //!
 //! TensorFlow hands an asynchronous kernel of the C API the address of a `std::function<void()>` that lives in its
 //! caller's frame and is destroyed when the kernel's compute function returns; calling it later, as an asynchronous
@@ -9,6 +9,7 @@
 //! and its destructor does nothing.
 
 use core::ffi::{c_int, c_void};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use crate::api::{RawDone, api};
 
@@ -23,9 +24,14 @@ struct Function {
 /// The manager's operation that destroys the callable.
 const DESTROY: c_int = 3;
 
-/// Calls TensorFlow back when it is dropped: a call that is begun ends exactly once on every path.
+/// Ends the call when it is dropped: a call that is begun ends exactly once on every path.
 pub(crate) struct Done {
-    function: Box<Function>,
+    way: Way,
+}
+
+enum Way {
+    Callback(Box<Function>),
+    Signal(Arc<Signal>),
 }
 
 // SAFETY: TensorFlow means the callback to run on whatever thread ends the work, and the value is reachable from one
@@ -46,16 +52,57 @@ impl Done {
         // SAFETY: the place is alive and belongs to the caller's frame, which does not look at it while this function
         // runs; afterwards its destructor sees an empty object and leaves the callable to `moved`.
         unsafe { place.write(empty) };
-        Done { function: Box::new(moved) }
+        Done { way: Way::Callback(Box::new(moved)) }
+    }
+
+    /// Wakes whoever waits for the signal.
+    pub(crate) fn signal(signal: &Arc<Signal>) -> Done {
+        Done { way: Way::Signal(Arc::clone(signal)) }
     }
 }
 
 impl Drop for Done {
     fn drop(&mut self) {
-        let function: *mut Function = &mut *self.function;
-        // SAFETY: `function` is a `std::function` that owns its callable, and this is its only call.
-        unsafe { (api().TF_RunAsyncOpKernelDoneCallback)(function.cast()) };
-        destroy(&mut self.function);
+        match &mut self.way {
+            Way::Signal(signal) => signal.set(),
+            Way::Callback(function) => {
+                run(function);
+                destroy(function);
+            }
+        }
+    }
+}
+
+fn run(function: &mut Function) {
+    let raw: *mut Function = function;
+    if let Some(run) = api().TF_RunAsyncOpKernelDoneCallback {
+        // SAFETY: `raw` is a `std::function` that owns its callable, and this is its only call.
+        unsafe { run(raw.cast()) };
+    } else if let Some(invoker) = function.invoker {
+        // SAFETY: the invoker belongs to the callable in this storage, which starts the object; its only call.
+        unsafe { invoker(raw.cast_const().cast()) };
+    }
+}
+
+/// For a synchronous kernel, whose thread waits for the end of its call.
+#[derive(Default)]
+pub(crate) struct Signal {
+    ended: Mutex<bool>,
+    condition: Condvar,
+}
+
+impl Signal {
+    fn set(&self) {
+        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.condition.notify_all();
+    }
+
+    /// Returns when the call has ended. The engine ends every call: at its deadline at the latest.
+    pub(crate) fn wait(&self) {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*ended {
+            ended = self.condition.wait(ended).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 }
 
@@ -91,8 +138,18 @@ mod tests {
         // SAFETY: `raw` is a live function object that nobody else uses.
         let done = core::mem::ManuallyDrop::new(unsafe { Done::take(raw.cast()) });
         assert!(place.manager.is_none() && place.invoker.is_none());
-        assert_eq!(done.function.storage, [11, 22]);
-        assert!(done.function.manager.is_some() && done.function.invoker.is_some());
+        let Way::Callback(function) = &done.way else { panic!("a callback was taken") };
+        assert_eq!(function.storage, [11, 22]);
+        assert!(function.manager.is_some() && function.invoker.is_some());
+    }
+
+    #[test]
+    fn a_signal_wakes_the_thread_that_waits() {
+        let signal = Arc::new(Signal::default());
+        let done = Done::signal(&signal);
+        let thread = std::thread::spawn(move || drop(done));
+        signal.wait();
+        thread.join().expect("it drops only");
     }
 
     #[test]

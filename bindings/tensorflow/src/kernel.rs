@@ -12,7 +12,7 @@ use crate::attach;
 use crate::attributes::{Attributes, Raw};
 use crate::context::Context;
 use crate::counters::{self, add_one};
-use crate::done::Done;
+use crate::done::{Done, Signal};
 use crate::status::{Failure, Status, StatusCode};
 use crate::tag::Base;
 use crate::tensor::Tensor;
@@ -77,6 +77,26 @@ pub(crate) unsafe extern "C" fn delete(kernel: *mut c_void) {
 /// # Safety
 /// Only for TensorFlow: `kernel` came from [`create`]; `context` is alive until `done` has run.
 pub(crate) unsafe extern "C" fn compute(kernel: *mut c_void, context: *mut RawContext, done: *mut RawDone) {
+    // SAFETY: TensorFlow handed this callback to this very call.
+    let done = unsafe { Done::take(done) };
+    // SAFETY: as the caller promises.
+    unsafe { start(kernel, context, done) };
+}
+
+/// Runs one call on this thread, which waits for its end: for a TensorFlow without asynchronous kernels.
+///
+/// # Safety
+/// Only for TensorFlow: `kernel` came from [`create`]; `context` is alive.
+pub(crate) unsafe extern "C" fn compute_sync(kernel: *mut c_void, context: *mut RawContext) {
+    let signal = Arc::new(Signal::default());
+    // SAFETY: as the caller promises; the call has ended before this returns.
+    unsafe { start(kernel, context, Done::signal(&signal)) };
+    signal.wait();
+}
+
+/// # Safety
+/// As [`compute`] says.
+unsafe fn start(kernel: *mut c_void, context: *mut RawContext, done: Done) {
     let kernel = kernel.cast_const().cast::<Attributes>();
     // The engine may end the call before `submit` returns, and TensorFlow the kernel then: hence a share of our own.
     // SAFETY: `create` made the pointer from an `Arc` that lives until `delete`.
@@ -85,8 +105,6 @@ pub(crate) unsafe extern "C" fn compute(kernel: *mut c_void, context: *mut RawCo
     let attributes = unsafe { Arc::from_raw(kernel) };
     // SAFETY: TensorFlow's context is alive until `done` has run, and it is used only before.
     let context = unsafe { Context::new(context) };
-    // SAFETY: TensorFlow handed this callback to this very call.
-    let done = unsafe { Done::take(done) };
     match prepare(&context, &attributes) {
         Ok((table, parts)) => {
             submit(table, Job { context, parts, attributes: Arc::clone(&attributes), done }, &attributes);
@@ -103,7 +121,7 @@ fn prepare(context: &Context, attributes: &Arc<Attributes>) -> Result<(&'static 
     let table = attach::table().ok_or_else(unattached)?;
     let _turn = (attributes.tag == Base::Unnamed).then(|| Turn::enter(attributes)).transpose()?;
     let status = Status::new();
-    let input = context.input(&status)?;
+    let input = context.input(0, &status)?;
     let bytes = input.bytes();
     if u64::try_from(bytes).is_ok_and(|bytes| bytes > MAX_INPUT_BYTES) {
         let limit = MAX_INPUT_BYTES >> 30;
@@ -114,12 +132,12 @@ fn prepare(context: &Context, attributes: &Arc<Attributes>) -> Result<(&'static 
     }
     let dimensions = input.dimensions();
     drop(input); // TensorFlow gives the input's memory to the output only if nobody else holds it.
-    let (output, forwarded) = context.output(&dimensions, &status)?;
+    let (output, forwarded) = context.output(0, &dimensions, bytes, &status)?;
     if forwarded {
         add_one(&counters::OUTPUTS_FORWARDED);
         return Ok((table, Parts { input: None, output, _turn }));
     }
-    Ok((table, Parts { input: Some(context.input(&status)?), output, _turn }))
+    Ok((table, Parts { input: Some(context.input(0, &status)?), output, _turn }))
 }
 
 fn unattached() -> Failure {

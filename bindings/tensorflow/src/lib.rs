@@ -1,7 +1,8 @@
 //! The TensorFlow op library: the op `HcomAllReduce` and its asynchronous CPU kernel.
 //!
 //! Everything goes through TensorFlow's C API, whose functions are looked up in the TensorFlow that the process has
-//! already loaded: no TensorFlow headers, no C++ and no link-time dependency. The engine is not in here either. It
+//! already loaded: no TensorFlow headers, no C++ source and no link-time dependency. What the C API of old releases
+//! lacks is reached by the C++ functions that they export (`cxx`), or done without. The engine is not in here either. It
 //! lives in the Python module, which hands over a table of functions (`attach`); until then the op can be put into
 //! graphs, and fails with a message when it runs.
 //!
@@ -9,6 +10,8 @@
 //! |---|---|
 //! | `api` | TensorFlow's functions by name |
 //! | `status`, `tensor`, `context` | safe handles around TensorFlow's objects |
+//! | `cxx` | TensorFlow's C++ functions by name, for releases whose C API lacks asynchronous kernels and more |
+//! | `wire`, `node_def` | the encoding of graphs and their nodes |
 //! | `done` | the completion callback of an asynchronous kernel, moved off its caller's stack |
 //! | `registration` | op definition, shape function, kernel registration |
 //! | `attributes` | the op's attributes, read and checked |
@@ -25,14 +28,17 @@ mod attach;
 mod attributes;
 mod context;
 mod counters;
+mod cxx;
 mod done;
 mod kernel;
+mod node_def;
 mod registration;
 mod status;
 mod tag;
 mod tensor;
 mod unnamed;
+mod wire;
 
 pub use attach::foldcast_tensorflow_attach;
 pub use counters::{Counters, foldcast_tensorflow_counters};
-pub use registration::foldcast_tensorflow_problem;
+pub use registration::{foldcast_tensorflow_lacks, foldcast_tensorflow_problem};

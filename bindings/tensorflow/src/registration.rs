@@ -6,7 +6,8 @@ use std::ffi::CString;
 use std::sync::OnceLock;
 
 use crate::api::{self, Api, RawShapeContext, RawStatus};
-use crate::attributes::{DATA_TYPES, REDUCTIONS};
+use crate::attributes::{self, DATA_TYPES, REDUCTIONS};
+use crate::cxx::{self, Functions};
 use crate::kernel;
 use crate::status::{Status, c_string};
 
@@ -14,6 +15,9 @@ use crate::status::{Status, c_string};
 const OP: &CStr = c"HcomAllReduce";
 const KERNEL: &CStr = c"HcomAllReduceKernel";
 const DEVICE: &CStr = c"CPU";
+
+/// The variable that asks for synchronous kernels where asynchronous ones would be possible.
+const SYNCHRONOUS: &str = "FOLDCAST_TENSORFLOW_SYNCHRONOUS";
 
 static OUTCOME: OnceLock<Result<(), CString>> = OnceLock::new();
 
@@ -39,12 +43,39 @@ extern "C" fn initialise() {
 #[used]
 static INITIALISER: extern "C" fn() = initialise;
 
-fn register(api: &'static Api) -> Result<(), String> {
-    register_op(api).map_err(|error| format!("TensorFlow refused the op HcomAllReduce: {error}"))?;
-    register_kernel(api).map_err(|error| format!("TensorFlow refused the kernel of HcomAllReduce: {error}"))
+/// How the kernels run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// A call in progress keeps no thread of TensorFlow's.
+    Asynchronous,
+    /// A call keeps a thread of TensorFlow's until it ends, because this TensorFlow offers nothing better.
+    Synchronous,
 }
 
-fn attributes() -> Vec<CString> {
+static WAY: OnceLock<Way> = OnceLock::new();
+
+/// What this TensorFlow cannot do, as bits: 1, the kernels are synchronous; 2, overlapping iterations of a loop cannot
+/// be told apart.
+// SAFETY: no other symbol of the process has this name: it carries the library's.
+#[unsafe(no_mangle)]
+pub extern "C" fn foldcast_tensorflow_lacks() -> u32 {
+    let Ok(api) = api::load() else { return 0 };
+    let tells = api.TF_GetFrameId.is_some() && api.TF_GetIterId.is_some() || cxx::can_tell_iterations();
+    u32::from(WAY.get() == Some(&Way::Synchronous)) | u32::from(!tells) << 1
+}
+
+fn register(api: &'static Api) -> Result<(), String> {
+    if !attributes::has_reader(api) && !cxx::can_read_node_defs() {
+        return Err("it offers no way to read the attributes of a node".into());
+    }
+    register_op(api).map_err(|error| format!("TensorFlow refused the op HcomAllReduce: {error}"))?;
+    let way =
+        register_kernel(api).map_err(|error| format!("TensorFlow refused the kernel of HcomAllReduce: {error}"))?;
+    WAY.get_or_init(|| way);
+    Ok(())
+}
+
+fn attribute_texts() -> Vec<CString> {
     let types: Vec<_> = DATA_TYPES.iter().map(|(_, name, _)| *name).collect();
     let reductions: Vec<_> = REDUCTIONS.iter().map(|(name, _)| format!("'{name}'")).collect();
     [
@@ -63,7 +94,7 @@ fn attributes() -> Vec<CString> {
 fn register_op(api: &'static Api) -> Result<(), String> {
     // SAFETY: the name is a C string.
     let builder = unsafe { (api.TF_NewOpDefinitionBuilder)(OP.as_ptr()) };
-    for attribute in attributes() {
+    for attribute in attribute_texts() {
         // SAFETY: the builder is alive until it is registered; the text is a C string, which TensorFlow copies.
         unsafe { (api.TF_OpDefinitionBuilderAddAttr)(builder, attribute.as_ptr()) };
     }
@@ -82,21 +113,36 @@ fn register_op(api: &'static Api) -> Result<(), String> {
     status.error().map_or(Ok(()), |error| Err(error.into_owned()))
 }
 
-fn register_kernel(api: &'static Api) -> Result<(), String> {
-    // SAFETY: the names are C strings, and the functions have the types that TensorFlow calls.
-    let builder = unsafe {
-        (api.TF_NewAsyncKernelBuilder)(
-            OP.as_ptr(),
-            DEVICE.as_ptr(),
-            Some(kernel::create),
-            kernel::compute,
-            Some(kernel::delete),
-        )
+fn register_kernel(api: &'static Api) -> Result<Way, String> {
+    let functions = Functions { create: kernel::create, compute: kernel::compute, delete: kernel::delete };
+    let synchronous = std::env::var_os(SYNCHRONOUS).is_some_and(|value| value == "1");
+    let (builder, way) = match api.TF_NewAsyncKernelBuilder {
+        Some(new_builder) if !synchronous => {
+            let Functions { create, compute, delete } = functions;
+            // SAFETY: the names are C strings, and the functions have the types that TensorFlow calls.
+            let builder = unsafe { new_builder(OP.as_ptr(), DEVICE.as_ptr(), Some(create), compute, Some(delete)) };
+            (builder, Way::Asynchronous)
+        }
+        None if !synchronous && cxx::register_async(OP, DEVICE, KERNEL, functions) => return Ok(Way::Asynchronous),
+        _ => {
+            let Functions { create, delete, .. } = functions;
+            // SAFETY: the names are C strings, and the functions have the types that TensorFlow calls.
+            let builder = unsafe {
+                (api.TF_NewKernelBuilder)(
+                    OP.as_ptr(),
+                    DEVICE.as_ptr(),
+                    Some(create),
+                    kernel::compute_sync,
+                    Some(delete),
+                )
+            };
+            (builder, Way::Synchronous)
+        }
     };
     let status = Status::new();
     // SAFETY: the builder is alive and goes over to TensorFlow; the status is a place to write to.
     unsafe { (api.TF_RegisterKernelBuilder)(KERNEL.as_ptr(), builder, status.as_ptr()) };
-    status.error().map_or(Ok(()), |error| Err(error.into_owned()))
+    status.error().map_or(Ok(way), |error| Err(error.into_owned()))
 }
 
 /// The output has the input's shape, unknown dimensions included.
@@ -133,7 +179,7 @@ mod tests {
 
     #[test]
     fn the_attributes_are_the_interface() {
-        let attributes: Vec<_> = attributes().iter().map(|text| text.to_string_lossy().into_owned()).collect();
+        let attributes: Vec<_> = attribute_texts().iter().map(|text| text.to_string_lossy().into_owned()).collect();
         assert_eq!(
             attributes[0],
             "T: {int8, int16, int32, int64, uint8, uint16, uint32, uint64, half, bfloat16, float, double}"
