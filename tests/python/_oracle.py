@@ -12,9 +12,13 @@ QUIET_NAN = {"float16": 0x7E00, "bfloat16": 0x7FC0, "float32": 0x7FC00000, "floa
 def dtype(name):
     """The numpy dtype of a name, bfloat16 included."""
     if name == "bfloat16":
-        import ml_dtypes
+        try:
+            from ml_dtypes import bfloat16
+        except ImportError:  # an old TensorFlow has a type of its own
+            import tensorflow as tf
 
-        return np.dtype(ml_dtypes.bfloat16)
+            bfloat16 = tf.bfloat16.as_numpy_dtype
+        return np.dtype(bfloat16)
     return np.dtype(name)
 
 

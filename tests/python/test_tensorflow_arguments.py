@@ -199,7 +199,7 @@ sys.modules["tensorflow"] = None
 try:
     import foldcast.tensorflow
 except ImportError as error:
-    assert str(error) == "foldcast.tensorflow needs TensorFlow 2.15 or newer: pip install tensorflow", error
+    assert str(error) == "foldcast.tensorflow needs TensorFlow 1.15, or 2.6 or newer: pip install tensorflow", error
 else:
     raise SystemExit("no error")
 """

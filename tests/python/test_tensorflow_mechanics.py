@@ -31,6 +31,10 @@ def one_thread():
     return v1.ConfigProto(inter_op_parallelism_threads=1, intra_op_parallelism_threads=1, use_per_session_threads=True)
 
 
+def as_array(value):
+    return value if isinstance(value, np.ndarray) else value.numpy()
+
+
 # What reaches the engine
 
 
@@ -101,7 +105,7 @@ def test_inputs_that_others_hold_are_never_written(engine):
     variable = tf.Variable(array)
     for value in (array, constant, variable):
         assert allreduce(value).numpy()[0] == 2
-        assert np.asarray(value)[0] == 1
+        assert as_array(value)[0] == 1
 
     @tf.function
     def step(captured):
@@ -128,7 +132,8 @@ def test_a_temporary_gives_its_memory_to_the_result(engine):
         fed = v1.placeholder(tf.float32, [None])
         result = allreduce(fed + 1.0)
         assert session.run(result, {fed: np.ones(1000)})[0] == 4
-    assert engine.submissions[0].in_place
+    # The C API of 1.15 has no function for it.
+    assert engine.submissions[0].in_place or tf.__version__.startswith("1.")
 
 
 def test_unaligned_inputs(engine):

@@ -218,7 +218,7 @@ def test_the_tag_goes_into_a_saved_model(engine, tmp_path):
     model = Model()
     tags = tags_of(engine, lambda: model.serve([1.0]))
     tf.saved_model.save(model, str(tmp_path))
-    loaded = tf.saved_model.load(str(tmp_path))
+    loaded = tf.compat.v2.saved_model.load(str(tmp_path))
     # The loaded function calls the saved one, whose body TensorFlow copies into it.
     again = tags_of(engine, lambda: loaded.serve([1.0]))
     assert [tag.replace("StatefulPartitionedCall/", "") for tag in again] == tags

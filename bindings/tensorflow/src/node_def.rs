@@ -37,9 +37,9 @@ fn last(value: &[u8], number: u64) -> Result<Option<Field<'_>>, Malformed> {
     Ok(found)
 }
 
-/// The text in an encoded attribute's value.
-pub(crate) fn text(value: &[u8]) -> Result<&str, Malformed> {
-    last(value, VALUE_TEXT)?.map_or(Ok(""), |field| field.text())
+/// The bytes of the text in an encoded attribute's value.
+pub(crate) fn bytes(value: &[u8]) -> Result<&[u8], Malformed> {
+    last(value, VALUE_TEXT)?.map_or(Ok(&[]), |field| field.bytes())
 }
 
 /// The integer in an encoded attribute's value.

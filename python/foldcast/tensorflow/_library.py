@@ -12,7 +12,7 @@ except ImportError as _error:
     if _error.name not in (None, "tensorflow"):
         raise
     raise ImportError(
-        "foldcast.tensorflow needs TensorFlow 2.15 or newer: pip install tensorflow", name="tensorflow"
+        "foldcast.tensorflow needs TensorFlow 1.15, or 2.6 or newer: pip install tensorflow", name="tensorflow"
     ) from None
 
 import foldcast
@@ -20,6 +20,11 @@ from foldcast import _foldcast
 
 _FILE = "libfoldcast_tensorflow.so"
 _VARIABLE = "FOLDCAST_TENSORFLOW_LIBRARY"
+
+# A call keeps one of TensorFlow's threads until it ends.
+LACKS_ASYNCHRONY = 1
+# Iterations of a loop that run at the same time cannot be told apart.
+LACKS_ITERATIONS = 2
 
 # What the library's function `foldcast_tensorflow_attach` answers.
 _REFUSALS = {1: "there is no table", 2: "its version is another one", 3: "its size is another one"}
@@ -75,6 +80,12 @@ class Library:
         problem.restype = ctypes.c_char_p
         text = problem()
         return None if text is None else text.decode()
+
+    def lacks(self) -> int:
+        """What this TensorFlow cannot do, as bits: see `LACKS_ASYNCHRONY` and `LACKS_ITERATIONS`."""
+        lacks = self._functions.foldcast_tensorflow_lacks
+        lacks.restype = ctypes.c_uint32
+        return int(lacks())
 
     def attach(self, table: int) -> None:
         """Hands over the engine's table of functions, which lies at this address."""

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 import foldcast
 from foldcast.tensorflow._control_dependencies import let_run_together
-from foldcast.tensorflow._library import LIBRARY
+from foldcast.tensorflow._in_turn import after_the_last
+from foldcast.tensorflow._library import LACKS_ASYNCHRONY, LACKS_ITERATIONS, LIBRARY
 from foldcast.tensorflow._scopes import scope
 
 OP_TYPE = "HcomAllReduce"
@@ -39,6 +40,9 @@ _MAX_INPUT_BYTES = 8 << 30
 # The attribute `tag` of an op that has no name to meet by; and of one that meets nobody, so that its calls need no order.
 _UNNAMED = "#"
 _UNNAMED_ALONE = "#alone"
+
+_LACKS = LIBRARY.lacks()
+_SYNCHRONOUS = bool(_LACKS & LACKS_ASYNCHRONY)
 
 # Pairs of fusion and fusion_id that were warned of; bounded, because a script may count its ids up.
 _warned: Set[Tuple[int, int]] = set()
@@ -110,9 +114,12 @@ def allreduce(
 def _make(
     tensor: tf.Tensor, reduction: str, fusion: int, fusion_id: int, group: str, tag: str, name: Optional[str] = None
 ) -> tf.Tensor:
-    return LIBRARY.ops.hcom_all_reduce(
-        tensor=tensor, reduction=reduction, fusion=fusion, fusion_id=fusion_id, group=group, tag=tag, name=name
-    )
+    with after_the_last(_SYNCHRONOUS) as made:
+        result = LIBRARY.ops.hcom_all_reduce(
+            tensor=tensor, reduction=reduction, fusion=fusion, fusion_id=fusion_id, group=group, tag=tag, name=name
+        )
+        made(result)
+    return result
 
 
 def _tag(tensor: tf.Tensor, group: str) -> str:
@@ -227,8 +234,26 @@ def _text(attribute: Any) -> str:
     return attribute.decode() if isinstance(attribute, bytes) else attribute
 
 
+def _warn_of_lacks() -> None:
+    if _SYNCHRONOUS:
+        warnings.warn(
+            f"foldcast: the kernels of {OP_TYPE} are synchronous in this TensorFlow ({tf.__version__}), so that each call "
+            "keeps a thread. Lest the ranks wait for each other, the allreduces of a graph run one after the other, in "
+            "the order in which they were made, and running one runs those before it. Nothing overlaps with them",
+            stacklevel=2,
+        )
+    if _LACKS & LACKS_ITERATIONS:
+        warnings.warn(
+            f"foldcast: this TensorFlow ({tf.__version__}) does not tell the iterations of a loop apart: where a loop "
+            "contains an allreduce that does not need the last iteration's, pass parallel_iterations=1",
+            stacklevel=2,
+        )
+
+
 def _register() -> None:
-    let_run_together(frozenset({OP_TYPE}))
+    _warn_of_lacks()
+    if not _SYNCHRONOUS:
+        let_run_together(frozenset({OP_TYPE}))
     try:
         tf.RegisterGradient(OP_TYPE)(_gradient)
     except KeyError:

@@ -28,6 +28,7 @@ from tensorflow.python.util import tf_decorator as _tf_decorator
 
 # The counter in the names of loop bodies and branches, `while_1_body_42`, and of their gradients, `..._42_grad_57`.
 _COUNTERS = re.compile(r"_\d+(?=_grad|$)")
+_CONTROL_FLOW_GRAPHS = ("WhileCondFuncGraph", "WhileBodyFuncGraph", "CondBranchFuncGraph")
 _BACKWARD = re.compile(r"__backward_(.*)_\d+")
 
 
@@ -66,7 +67,7 @@ class _Scopes:
         if not isinstance(graph, _func_graph.FuncGraph):
             return self._outermost.numbered("graph", graph)
         outer = graph.outer_graph
-        if getattr(graph, "is_control_flow_graph", False):
+        if _is_control_flow(graph):
             inner = self._inner.setdefault(outer, _Numbers())
             return f"{self.name(outer)}/{inner.numbered(_COUNTERS.sub('', graph.name), graph)}"
         backward = _BACKWARD.fullmatch(graph.name)
@@ -87,6 +88,14 @@ def scope(graph: Any, group: str) -> str:
     """The name of the graph or function, for the ranks of the group."""
     with _lock:
         return _groups.setdefault(group, _Scopes()).name(graph)
+
+
+def _is_control_flow(graph: Any) -> bool:
+    """Whether it is the graph of a loop's body or condition, or of a branch."""
+    if hasattr(graph, "is_control_flow_graph"):
+        return bool(graph.is_control_flow_graph)
+    # TensorFlow 1.15 has only the classes.
+    return any(base.__name__ in _CONTROL_FLOW_GRAPHS for base in type(graph).__mro__)
 
 
 def _traced_function(graph: Any) -> Any:

@@ -1,0 +1,37 @@
+"""Lets the allreduces of one v1 graph run one after the other, where each would keep a thread of TensorFlow's.
+
+With synchronous kernels, ranks that start their allreduces in different orders can fill all their threads with calls
+that wait for calls of other ranks that find no thread any more. One order on all ranks excludes that, whatever the number
+of threads. In functions TensorFlow itself keeps the order of stateful ops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import Any, Callable, Dict, Iterator
+
+import tensorflow as tf
+from tensorflow.python.framework import func_graph as _func_graph
+
+# By graph and control flow context, the name of the last allreduce: an op itself would keep its graph alive.
+_last: "weakref.WeakKeyDictionary[Any, Dict[str, str]]" = weakref.WeakKeyDictionary()
+
+
+@contextlib.contextmanager
+def after_the_last(needed: bool) -> Iterator[Callable[[Any], None]]:
+    """What is made in the block runs after the last allreduce made before; the block says what it has made."""
+    graph = None if not needed or tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    if graph is None or isinstance(graph, _func_graph.FuncGraph):
+        yield lambda made: None
+        return
+    context = graph._get_control_flow_context()
+    place = "" if context is None else context.name
+    names = _last.setdefault(graph, {})
+    before = [graph.get_operation_by_name(names[place])] if place in names else []
+
+    def made(result: Any) -> None:
+        names[place] = result.op.name
+
+    with graph.control_dependencies(before):
+        yield made
