@@ -49,7 +49,7 @@ _SUBMIT = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Call))
 
 
 class _Table(ctypes.Structure):
-    _fields_ = [("version", ctypes.c_uint32), ("size", ctypes.c_uint32), ("submit", _SUBMIT)]
+    _fields_ = [("version", ctypes.c_uint32), ("size", ctypes.c_uint32), ("submit", _SUBMIT), ("split", ctypes.c_void_p)]
 
 
 Submission = collections.namedtuple("Submission", "tag group dtype reduction bytes in_place thread")
@@ -74,19 +74,20 @@ def _array(address, size, dtype):
 class FakeEngine:
     """Ends calls on a thread of its own, or inside `submit` if `inline`; holds them back until `hold` are there.
 
-    `fail` may give a code and a message for a submission. Calls that are held back for a minute fail.
+    TensorFlow fuses nothing in the graphs that it compiles meanwhile, unless `fuse`. `fail` may give a code and a message for a submission. Calls that are held back for a minute fail.
     """
 
-    def __init__(self, hold=1, inline=False, fail=None):
+    def __init__(self, hold=1, inline=False, fail=None, fuse=False):
         self.submissions = []
         self.hold = hold
         self.inline = inline
+        self.fuse = fuse
         self.fail = fail or (lambda submission: None)
         self._held = []
         self._lock = threading.Lock()
         self._queue = queue.SimpleQueue()
         self._submit = _SUBMIT(self._submitted)  # Kept: the table only has its address.
-        self.table = _Table(1, ctypes.sizeof(_Table), self._submit)
+        self.table = _Table(2, ctypes.sizeof(_Table), self._submit, None)
         self._thread = threading.Thread(target=self._work, name="fake engine", daemon=True)
         self._thread.start()
 
@@ -109,10 +110,12 @@ class FakeEngine:
         from foldcast.tensorflow._library import LIBRARY
 
         LIBRARY.attach(ctypes.addressof(self.table))
+        LIBRARY.set_fusion(self.fuse)
         try:
             yield self
         finally:
             LIBRARY.attach(_foldcast.table_address())
+            LIBRARY.set_fusion(True)
             self._queue.put(None)
             self._thread.join()
 

@@ -224,7 +224,7 @@ def test_the_patch_of_tensorflow_is_applied_once():
     from tensorflow.python.framework import auto_control_deps
 
     before = auto_control_deps.op_is_stateful
-    let_run_together(frozenset({"HcomAllReduce"}))
+    let_run_together(frozenset({"HcomAllReduce", "HcomAllReduceFused"}))
     assert auto_control_deps.op_is_stateful is before
 
 

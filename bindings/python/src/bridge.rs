@@ -9,7 +9,7 @@ use table::{Call, Code, TABLE_VERSION, Table};
 use crate::state;
 
 #[allow(clippy::as_conversions, reason = "the size of a small struct")]
-static TABLE: Table = Table { version: TABLE_VERSION, size: size_of::<Table>() as u32, submit };
+static TABLE: Table = Table { version: TABLE_VERSION, size: size_of::<Table>() as u32, submit, split: None };
 
 /// Address of the process's `Table`, for the op library's attach function. Valid until the process ends.
 #[pyfunction]

@@ -8,7 +8,10 @@
 use core::ffi::c_void;
 
 /// Layout version: both sides refuse another one.
-pub const TABLE_VERSION: u32 = 1;
+pub const TABLE_VERSION: u32 = 2;
+
+/// Segments of a split strategy at most.
+pub const MAX_SEGMENTS: usize = 8;
 
 /// Name of the op library's exported function: `fn(table: *const Table) -> u32`, 0 if the table was accepted.
 pub const ATTACH_SYMBOL: &str = "foldcast_tensorflow_attach";
@@ -28,7 +31,26 @@ pub struct Table {
     /// # Safety
     /// The pointers of the call must be as [`Call`] says.
     pub submit: unsafe extern "C" fn(call: *const Call),
+    /// Cuts gradients into segments by the split strategy of their group; none if there are no strategies.
+    pub split: Option<Split>,
 }
+
+/// See [`Table::split`]. Arguments: the group's name, UTF-8, and its length in bytes; the sizes of the gradients in
+/// bytes, 0 where one is not known, and their number; where to write the segments' ends, and the room there, at least
+/// [`MAX_SEGMENTS`]. A segment's end is the number of gradients in it and those before it, so that the last end is their
+/// number. Gives the number of segments; 0 if the group has no strategy of its own, which asks for the default. The same
+/// arguments must give the same segments on every rank. Never blocks; called on any thread.
+///
+/// # Safety
+/// The pointers are as said, for the time of the call.
+pub type Split = unsafe extern "C" fn(
+    group: *const u8,
+    group_len: usize,
+    sizes: *const u64,
+    count: usize,
+    ends: *mut usize,
+    room: usize,
+) -> usize;
 
 /// One allreduce.
 #[repr(C)]

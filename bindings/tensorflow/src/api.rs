@@ -121,6 +121,8 @@ functions! {
         fn TF_NewShapeHandle() -> *mut RawShape;
         fn TF_DeleteShapeHandle(*mut RawShape);
         fn TF_ShapeInferenceContextGetInput(*mut RawShapeContext, c_int, *mut RawShape, *mut RawStatus);
+        fn TF_ShapeInferenceContextNumInputs(*mut RawShapeContext) -> i64;
+        fn TF_ShapeInferenceContextSetUnknownShape(*mut RawShapeContext, *mut RawStatus);
         fn TF_ShapeInferenceContextSetOutput(*mut RawShapeContext, c_int, *mut RawShape, *mut RawStatus);
 
         fn TF_NewKernelBuilder(
@@ -131,6 +133,7 @@ functions! {
 
         fn TF_OpKernelContext_Failure(*mut RawContext, *mut RawStatus);
         fn TF_StepId(*mut RawContext) -> i64;
+        fn TF_NumInputs(*mut RawContext) -> c_int;
         fn TF_GetInput(*mut RawContext, c_int, *mut *mut RawTensor, *mut RawStatus);
         fn TF_SetOutput(*mut RawContext, c_int, *const RawTensor, *mut RawStatus);
         fn TF_ExpectedOutputDataType(*mut RawContext, c_int) -> c_int;
@@ -153,6 +156,7 @@ functions! {
         fn TF_ForwardInputOrAllocateOutput(
             *mut RawContext, *const c_int, c_int, c_int, *const i64, c_int, *mut c_int, *mut RawStatus)
             -> *mut RawTensor;
+        fn TF_LoadPluggableDeviceLibrary(*const c_char, *mut RawStatus) -> *mut c_void;
         // Since 2.12 or 2.15: not in 2.6 either.
         fn TF_NewAsyncKernelBuilder(
             *const c_char, *const c_char, Option<CreateFn>, ComputeFn, Option<DeleteFn>) -> *mut RawKernelBuilder;

@@ -24,6 +24,12 @@ impl Context {
         Context { raw }
     }
 
+    /// How many inputs the op has.
+    pub(crate) fn inputs(&self) -> usize {
+        // SAFETY: the context is alive.
+        usize::try_from(unsafe { (api().TF_NumInputs)(self.raw) }).unwrap_or(0)
+    }
+
     /// One of the op's inputs.
     pub(crate) fn input(&self, index: usize, status: &Status) -> Result<Tensor, Failure> {
         let mut tensor = ptr::null_mut();

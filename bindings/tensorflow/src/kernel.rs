@@ -140,7 +140,7 @@ fn prepare(context: &Context, attributes: &Arc<Attributes>) -> Result<(&'static 
     Ok((table, Parts { input: Some(context.input(0, &status)?), output, _turn }))
 }
 
-fn unattached() -> Failure {
+pub(crate) fn unattached() -> Failure {
     let message = "no engine is attached to the op library in this process: run `import foldcast.tensorflow` (or \
                    `from npu_bridge.hccl import hccl_ops`) before the graph runs";
     Failure { code: StatusCode::FailedPrecondition, message: message.into() }
@@ -181,15 +181,9 @@ unsafe extern "C" fn finished(user: *mut c_void, code: u32, message: *const u8, 
     // SAFETY: `submit` made the pointer from a box, and the engine ends a call once.
     let job = *unsafe { Box::from_raw(user.cast::<Job>()) };
     add_one(&counters::CALLS_FINISHED);
-    if let Some(code) = StatusCode::of_call(code) {
-        let message = if message.is_null() {
-            String::new()
-        } else {
-            // SAFETY: the engine promises readable bytes for the time of this call.
-            let bytes = unsafe { core::slice::from_raw_parts(message, message_len) };
-            String::from_utf8_lossy(bytes).into_owned()
-        };
-        job.context.fail(&Failure { code, message }.at(&job.attributes));
+    // SAFETY: the engine promises readable bytes for the time of this call.
+    if let Some(failure) = unsafe { Failure::of_call(code, message, message_len) } {
+        job.context.fail(&failure.at(&job.attributes));
     }
     let Job { context: _, parts, attributes, done } = job;
     // Before TensorFlow goes on: the next call may start then, and memory can be reused only if no reference is left.
@@ -198,8 +192,22 @@ unsafe extern "C" fn finished(user: *mut c_void, code: u32, message: *const u8, 
 }
 
 impl Failure {
+    /// What the engine says about a call that has failed; `None` if it has not.
+    ///
+    /// # Safety
+    /// `message` is null or points to `message_len` readable bytes.
+    pub(crate) unsafe fn of_call(code: u32, message: *const u8, message_len: usize) -> Option<Failure> {
+        let code = StatusCode::of_call(code)?;
+        if message.is_null() {
+            return Some(Failure { code, message: String::new() });
+        }
+        // SAFETY: as the caller promises.
+        let bytes = unsafe { core::slice::from_raw_parts(message, message_len) };
+        Some(Failure { code, message: String::from_utf8_lossy(bytes).into_owned() })
+    }
+
     /// The failure with the name of its node.
-    fn at(self, attributes: &Attributes) -> Failure {
+    pub(crate) fn at(self, attributes: &Attributes) -> Failure {
         let Failure { code, message } = self;
         Failure { code, message: format!("{message} [HcomAllReduce node '{}']", attributes.node) }
     }

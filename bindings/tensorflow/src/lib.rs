@@ -18,6 +18,9 @@
 //! | `tag` | what calls of different ranks are matched by |
 //! | `unnamed` | eager calls of several threads, which would cross |
 //! | `kernel` | one call: input, output, submission, completion |
+//! | `graph`, `control_flow`, `planning`, `rewrite` | fusion: a graph, what runs together, what is fused, the new graph |
+//! | `plugin`, `report` | fusion as a plugin of TensorFlow's graph optimiser, and what it has done |
+//! | `fused` | one call of a fused op |
 //! | `attach` | the engine's table |
 //!
 //! TensorFlow must be the first to open this library (`tf.load_op_library`): it collects the ops that register
@@ -27,12 +30,21 @@ mod api;
 mod attach;
 mod attributes;
 mod context;
+mod control_flow;
 mod counters;
 mod cxx;
 mod done;
+mod fused;
+#[cfg(test)]
+mod fusion_tests;
+mod graph;
 mod kernel;
 mod node_def;
+mod planning;
+mod plugin;
 mod registration;
+mod report;
+mod rewrite;
 mod status;
 mod tag;
 mod tensor;
@@ -41,4 +53,6 @@ mod wire;
 
 pub use attach::foldcast_tensorflow_attach;
 pub use counters::{Counters, foldcast_tensorflow_counters};
+pub use plugin::{foldcast_tensorflow_enable_fusion, foldcast_tensorflow_set_fusion};
 pub use registration::{foldcast_tensorflow_lacks, foldcast_tensorflow_problem};
+pub use report::foldcast_tensorflow_fusion_report;

@@ -1,23 +1,55 @@
 //! Registers the op and its kernel while TensorFlow opens this library.
 
-use core::ffi::{CStr, c_char};
+use core::ffi::{CStr, c_char, c_int};
 use core::ptr;
 use std::ffi::CString;
 use std::sync::OnceLock;
 
-use crate::api::{self, Api, RawShapeContext, RawStatus};
+use crate::api::{self, Api, ComputeSyncFn, RawShapeContext, RawStatus};
 use crate::attributes::{self, DATA_TYPES, REDUCTIONS};
 use crate::cxx::{self, Functions};
-use crate::kernel;
 use crate::status::{Status, c_string};
+use crate::{fused, kernel};
 
-/// The op's name is part of the interface: scripts use it in `gradient_override_map`.
-const OP: &CStr = c"HcomAllReduce";
-const KERNEL: &CStr = c"HcomAllReduceKernel";
 const DEVICE: &CStr = c"CPU";
 
 /// The variable that asks for synchronous kernels where asynchronous ones would be possible.
 const SYNCHRONOUS: &str = "FOLDCAST_TENSORFLOW_SYNCHRONOUS";
+
+/// What makes an op.
+struct Op {
+    name: &'static CStr,
+    kernel: &'static CStr,
+    input: &'static CStr,
+    output: &'static CStr,
+    /// Attributes that only this op has.
+    attributes: &'static [&'static CStr],
+    functions: Functions,
+    compute_sync: ComputeSyncFn,
+}
+
+/// One allreduce, as the Python face makes it; its name is part of the interface: scripts use it in
+/// `gradient_override_map`. Its size in bytes, if it is known when it is made, is for fusion.
+const SINGLE: Op = Op {
+    name: c"HcomAllReduce",
+    kernel: c"HcomAllReduceKernel",
+    input: c"tensor: T",
+    output: c"output: T",
+    attributes: &[c"bytes: int = -1"],
+    functions: Functions { create: kernel::create, compute: kernel::compute, delete: kernel::delete },
+    compute_sync: kernel::compute_sync,
+};
+
+/// What fusion makes of several.
+const FUSED: Op = Op {
+    name: c"HcomAllReduceFused",
+    kernel: c"HcomAllReduceFusedKernel",
+    input: c"tensors: N * T",
+    output: c"outputs: N * T",
+    attributes: &[c"N: int >= 1"],
+    functions: Functions { create: kernel::create, compute: fused::compute, delete: kernel::delete },
+    compute_sync: fused::compute_sync,
+};
 
 static OUTCOME: OnceLock<Result<(), CString>> = OnceLock::new();
 
@@ -68,9 +100,14 @@ fn register(api: &'static Api) -> Result<(), String> {
     if !attributes::has_reader(api) && !cxx::can_read_node_defs() {
         return Err("it offers no way to read the attributes of a node".into());
     }
-    register_op(api).map_err(|error| format!("TensorFlow refused the op HcomAllReduce: {error}"))?;
-    let way =
-        register_kernel(api).map_err(|error| format!("TensorFlow refused the kernel of HcomAllReduce: {error}"))?;
+    let mut ways = Vec::new();
+    for op in [&SINGLE, &FUSED] {
+        let name = op.name.to_string_lossy();
+        register_op(api, op).map_err(|error| format!("TensorFlow refused the op {name}: {error}"))?;
+        let way = register_kernel(api, op).map_err(|error| format!("TensorFlow refused the kernel of {name}: {error}"));
+        ways.push(way?);
+    }
+    let way = ways[0];
     WAY.get_or_init(|| way);
     Ok(())
 }
@@ -91,17 +128,18 @@ fn attribute_texts() -> Vec<CString> {
     .collect()
 }
 
-fn register_op(api: &'static Api) -> Result<(), String> {
+fn register_op(api: &'static Api, op: &Op) -> Result<(), String> {
     // SAFETY: the name is a C string.
-    let builder = unsafe { (api.TF_NewOpDefinitionBuilder)(OP.as_ptr()) };
-    for attribute in attribute_texts() {
+    let builder = unsafe { (api.TF_NewOpDefinitionBuilder)(op.name.as_ptr()) };
+    let own = op.attributes.iter().map(|text| CString::from(*text));
+    for attribute in attribute_texts().into_iter().chain(own) {
         // SAFETY: the builder is alive until it is registered; the text is a C string, which TensorFlow copies.
         unsafe { (api.TF_OpDefinitionBuilderAddAttr)(builder, attribute.as_ptr()) };
     }
     // SAFETY: as above.
-    unsafe { (api.TF_OpDefinitionBuilderAddInput)(builder, c"tensor: T".as_ptr()) };
+    unsafe { (api.TF_OpDefinitionBuilderAddInput)(builder, op.input.as_ptr()) };
     // SAFETY: as above.
-    unsafe { (api.TF_OpDefinitionBuilderAddOutput)(builder, c"output: T".as_ptr()) };
+    unsafe { (api.TF_OpDefinitionBuilderAddOutput)(builder, op.output.as_ptr()) };
     // Without this, TensorFlow's optimiser folds an allreduce of a constant and merges equal ones.
     // SAFETY: as above.
     unsafe { (api.TF_OpDefinitionBuilderSetIsStateful)(builder, true) };
@@ -113,52 +151,60 @@ fn register_op(api: &'static Api) -> Result<(), String> {
     status.error().map_or(Ok(()), |error| Err(error.into_owned()))
 }
 
-fn register_kernel(api: &'static Api) -> Result<Way, String> {
-    let functions = Functions { create: kernel::create, compute: kernel::compute, delete: kernel::delete };
+fn register_kernel(api: &'static Api, op: &Op) -> Result<Way, String> {
+    let Op { name, kernel, functions, compute_sync, .. } = *op;
     let synchronous = std::env::var_os(SYNCHRONOUS).is_some_and(|value| value == "1");
     let (builder, way) = match api.TF_NewAsyncKernelBuilder {
         Some(new_builder) if !synchronous => {
             let Functions { create, compute, delete } = functions;
             // SAFETY: the names are C strings, and the functions have the types that TensorFlow calls.
-            let builder = unsafe { new_builder(OP.as_ptr(), DEVICE.as_ptr(), Some(create), compute, Some(delete)) };
+            let builder = unsafe { new_builder(name.as_ptr(), DEVICE.as_ptr(), Some(create), compute, Some(delete)) };
             (builder, Way::Asynchronous)
         }
-        None if !synchronous && cxx::register_async(OP, DEVICE, KERNEL, functions) => return Ok(Way::Asynchronous),
+        None if !synchronous && cxx::register_async(name, DEVICE, kernel, functions) => return Ok(Way::Asynchronous),
         _ => {
             let Functions { create, delete, .. } = functions;
             // SAFETY: the names are C strings, and the functions have the types that TensorFlow calls.
             let builder = unsafe {
-                (api.TF_NewKernelBuilder)(
-                    OP.as_ptr(),
-                    DEVICE.as_ptr(),
-                    Some(create),
-                    kernel::compute_sync,
-                    Some(delete),
-                )
+                (api.TF_NewKernelBuilder)(name.as_ptr(), DEVICE.as_ptr(), Some(create), compute_sync, Some(delete))
             };
             (builder, Way::Synchronous)
         }
     };
     let status = Status::new();
     // SAFETY: the builder is alive and goes over to TensorFlow; the status is a place to write to.
-    unsafe { (api.TF_RegisterKernelBuilder)(KERNEL.as_ptr(), builder, status.as_ptr()) };
+    unsafe { (api.TF_RegisterKernelBuilder)(kernel.as_ptr(), builder, status.as_ptr()) };
     status.error().map_or(Ok(way), |error| Err(error.into_owned()))
 }
 
-/// The output has the input's shape, unknown dimensions included.
+/// Each output has its input's shape, unknown dimensions included.
 ///
 /// # Safety
 /// Only for TensorFlow: context and status are alive during the call.
 unsafe extern "C" fn infer_shape(context: *mut RawShapeContext, status: *mut RawStatus) {
     let api = api::api();
+    // SAFETY: the context is alive.
+    let count = unsafe { (api.TF_ShapeInferenceContextNumInputs)(context) };
     // SAFETY: no preconditions.
     let shape = unsafe { (api.TF_NewShapeHandle)() };
-    // SAFETY: context, shape and status are alive, and the op has an input 0.
-    unsafe { (api.TF_ShapeInferenceContextGetInput)(context, 0, shape, status) };
-    // SAFETY: the status is alive.
-    if unsafe { (api.TF_GetCode)(status) } == 0 {
-        // SAFETY: context, shape and status are alive, and the op has an output 0; TensorFlow copies the shape.
-        unsafe { (api.TF_ShapeInferenceContextSetOutput)(context, 0, shape, status) };
+    for index in 0..c_int::try_from(count).unwrap_or(0) {
+        // SAFETY: context, shape and status are alive, and TensorFlow checks the index.
+        unsafe { (api.TF_ShapeInferenceContextGetInput)(context, index, shape, status) };
+        // SAFETY: the status is alive.
+        if unsafe { (api.TF_GetCode)(status) } != 0 {
+            if index > 0 {
+                // Up to 2.6 TensorFlow gives no shape but the first input's. The outputs of a fused op feed Identity
+                // ops whose shapes are known, so nothing is lost that was known when the graph was made.
+                // SAFETY: the status is alive, the text a C string.
+                unsafe { (api.TF_SetStatus)(status, 0, c"".as_ptr()) };
+                // SAFETY: context and status are alive.
+                unsafe { (api.TF_ShapeInferenceContextSetUnknownShape)(context, status) };
+            }
+            break;
+        }
+        // SAFETY: context, shape and status are alive, and the op has as many outputs as inputs; TensorFlow copies the
+        // shape.
+        unsafe { (api.TF_ShapeInferenceContextSetOutput)(context, index, shape, status) };
     }
     // SAFETY: this function made the shape and does not use it any more.
     unsafe { (api.TF_DeleteShapeHandle)(shape) };

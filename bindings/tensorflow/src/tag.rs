@@ -27,6 +27,11 @@ const UNNAMED_ALONE: &str = "#alone";
 /// by any sensible setting of `parallel_iterations`.
 const ITERATIONS: u64 = 1024;
 
+/// Whether the attribute `tag` asks for an unnamed call.
+pub(crate) fn is_unnamed(attribute: &str) -> bool {
+    matches!(attribute, UNNAMED | UNNAMED_ALONE)
+}
+
 /// The part of a tag that is fixed when the kernel is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Base {
@@ -66,7 +71,7 @@ impl Base {
 }
 
 /// The name without its parts of the form `_12`.
-fn without_numbers(node: &str) -> String {
+pub(crate) fn without_numbers(node: &str) -> String {
     let number = |part: &&str| {
         part.strip_prefix('_').is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
     };

@@ -18,11 +18,21 @@ order on every rank. And the uses of one op must: two threads that run the same 
 of them meets whom. What else a rank builds or traces does not matter, nor how often it retraces a function for other
 input shapes. An allreduce in a graph or function runs only if something uses its result: on all ranks, or on none.
 
+Fusion
+------
+When TensorFlow (2.6 or newer) compiles a graph or function, sums of one group and dtype that do not depend on each other
+become fewer calls: with ``fusion=2`` one for each `fusion_id`, with ``fusion=1``, the default, two, which share the bytes
+by 96.54 to 3.46 %, or as many as the group's split strategy says; with ``fusion=0`` none. A fused call starts when all its
+inputs are there, and its result has the same bits. Fused ops meet as single ones do, so the ranks must fetch the same
+ones of a group in one step. The variable ``FOLDCAST_TENSORFLOW_FUSION=0`` turns fusion off, on all ranks or none;
+``FOLDCAST_TENSORFLOW_FUSION_LOG=1`` writes a line for each compiled graph; `fusion_report` lists what was fused.
+
 Eager calls have no name to meet by: they meet in the order in which each rank makes them, together with the unnamed
 calls of `foldcast`. Two threads that are inside eager calls of one group at once get an error.
 """
 
+from foldcast.tensorflow._fusion import fusion_report
 from foldcast.tensorflow._library import library_path
 from foldcast.tensorflow._ops import GradientError, allreduce
 
-__all__ = ["GradientError", "allreduce", "library_path"]
+__all__ = ["GradientError", "allreduce", "fusion_report", "library_path"]

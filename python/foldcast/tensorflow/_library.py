@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 try:
     import tensorflow as tf
@@ -74,6 +75,7 @@ class Library:
                 "it but tf.load_op_library"
             )
         self.attach(_foldcast.table_address())
+        self._path = path
 
     def _problem(self) -> Any:
         problem = self._functions.foldcast_tensorflow_problem
@@ -99,6 +101,29 @@ class Library:
                 f"the op library refuses the table of the module foldcast._foldcast: {why}. The two are of different "
                 "versions of foldcast: install them together"
             )
+
+    def enable_fusion(self) -> bool:
+        """Registers the plugin of TensorFlow's graph optimiser, once in a process; whether it is there."""
+        enable = self._functions.foldcast_tensorflow_enable_fusion
+        enable.argtypes = [ctypes.c_char_p]
+        return enable(os.fsencode(self._path)) == 0
+
+    def set_fusion(self, on: bool) -> None:
+        """Whether allreduces are fused in graphs that TensorFlow compiles from now on, if the plugin is there."""
+        self._functions.foldcast_tensorflow_set_fusion(ctypes.c_uint32(on))
+
+    def fusion_report(self, clear: bool) -> List[Dict[str, Any]]:
+        """What was fused in the graphs compiled so far."""
+        report = self._functions.foldcast_tensorflow_fusion_report
+        report.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint32]
+        report.restype = ctypes.c_size_t
+        room = 1 << 16
+        while True:
+            buffer = ctypes.create_string_buffer(room)
+            length = report(buffer, room, clear)
+            if length <= room:
+                return json.loads(buffer.raw[:length].decode())  # type: ignore[no-any-return]
+            room = 2 * length
 
     def counters(self) -> Dict[str, int]:
         """What the library has done so far: kernels made and ended, calls submitted and finished, outputs that took

@@ -9,6 +9,7 @@ from typing import Any, Optional, Set, Tuple
 import tensorflow as tf
 
 import foldcast
+from foldcast.tensorflow import _fusion
 from foldcast.tensorflow._control_dependencies import let_run_together
 from foldcast.tensorflow._in_turn import after_the_last
 from foldcast.tensorflow._library import LACKS_ASYNCHRONY, LACKS_ITERATIONS, LIBRARY
@@ -116,10 +117,25 @@ def _make(
 ) -> tf.Tensor:
     with after_the_last(_SYNCHRONOUS) as made:
         result = LIBRARY.ops.hcom_all_reduce(
-            tensor=tensor, reduction=reduction, fusion=fusion, fusion_id=fusion_id, group=group, tag=tag, name=name
+            tensor=tensor,
+            reduction=reduction,
+            fusion=fusion,
+            fusion_id=fusion_id,
+            group=group,
+            tag=tag,
+            bytes=_static_bytes(tensor),
+            name=name,
         )
         made(result)
     return result
+
+
+def _static_bytes(tensor: tf.Tensor) -> int:
+    """For the split of gradients by their size; -1 if the shape is not known."""
+    if tf.executing_eagerly():
+        return -1
+    elements = tensor.shape.num_elements()
+    return -1 if elements is None else int(elements) * tensor.dtype.size
 
 
 def _tag(tensor: tf.Tensor, group: str) -> str:
@@ -253,7 +269,9 @@ def _warn_of_lacks() -> None:
 def _register() -> None:
     _warn_of_lacks()
     if not _SYNCHRONOUS:
-        let_run_together(frozenset({OP_TYPE}))
+        # The fused op is made only after functions are traced, but a function may be imported with one.
+        let_run_together(frozenset({OP_TYPE, OP_TYPE + "Fused"}))
+        _fusion.enable()
     try:
         tf.RegisterGradient(OP_TYPE)(_gradient)
     except KeyError:

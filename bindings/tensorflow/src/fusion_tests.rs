@@ -1,0 +1,219 @@
+//! Graphs, as TensorFlow would hand them over, before and after.
+
+use crate::graph::Graph;
+use crate::planning::{default_split, plan};
+use crate::rewrite::{FUSED_OP, rewrite};
+use crate::wire::{put_bytes, put_number};
+
+/// Writes graphs.
+#[derive(Default)]
+struct Writer {
+    bytes: Vec<u8>,
+}
+
+type Value<'a> = (&'a str, Vec<u8>);
+
+fn text(value: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_bytes(&mut out, 2, value.as_bytes());
+    out
+}
+
+fn integer(value: i64) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_number(&mut out, 3, value.cast_unsigned());
+    out
+}
+
+fn float() -> Vec<u8> {
+    let mut out = Vec::new();
+    put_number(&mut out, 6, 1);
+    out
+}
+
+impl Writer {
+    fn node(&mut self, name: &str, op: &str, inputs: &[&str], attributes: &[Value<'_>]) -> &mut Writer {
+        let mut node = Vec::new();
+        put_bytes(&mut node, 1, name.as_bytes());
+        put_bytes(&mut node, 2, op.as_bytes());
+        for input in inputs {
+            put_bytes(&mut node, 3, input.as_bytes());
+        }
+        for (name, value) in attributes {
+            let mut entry = Vec::new();
+            put_bytes(&mut entry, 1, name.as_bytes());
+            put_bytes(&mut entry, 2, value);
+            put_bytes(&mut node, 5, &entry);
+        }
+        put_bytes(&mut self.bytes, 1, &node);
+        self
+    }
+
+    fn reduce(&mut self, name: &str, inputs: &[&str], fusion: i64, fusion_id: i64, bytes: i64) -> &mut Writer {
+        let attributes = [
+            ("T", float()),
+            ("reduction", text("sum")),
+            ("fusion", integer(fusion)),
+            ("fusion_id", integer(fusion_id)),
+            ("group", text("world")),
+            ("tag", text("step")),
+            ("bytes", integer(bytes)),
+        ];
+        self.node(name, "HcomAllReduce", inputs, &attributes)
+    }
+}
+
+/// The names in each fusion.
+fn fused(writer: &Writer) -> Vec<Vec<String>> {
+    let graph = Graph::decode(&writer.bytes).expect("well formed");
+    let planned = plan(&graph, &|_, sizes| default_split(sizes)).expect("well formed");
+    let names = |members: Vec<usize>| members.iter().map(|member| graph.nodes[*member].name.to_owned()).collect();
+    planned.into_iter().map(|fusion| names(fusion.members)).collect()
+}
+
+#[test]
+fn members_stand_in_the_order_of_their_numbers_whatever_the_graph_s() {
+    let mut writer = Writer::default();
+    writer.node("x", "Placeholder", &[], &[]);
+    for name in ["r_10", "r_2", "r", "r_1"] {
+        writer.reduce(name, &["x"], 2, 1, 4);
+    }
+    assert_eq!(fused(&writer), [["r", "r_1", "r_2", "r_10"]]);
+}
+
+#[test]
+fn the_fused_op_takes_data_then_control_and_its_members_live_on() {
+    let mut writer = Writer::default();
+    writer.node("x", "Placeholder", &[], &[]).node("c", "NoOp", &[], &[]);
+    writer.reduce("a", &["x", "^c"], 2, 1, 4).reduce("b", &["x:1", "^c"], 2, 1, 8);
+    writer.node("use", "Add", &["a", "b"], &[]);
+    put_bytes(&mut writer.bytes, 4, b"\x08\x15");
+    let rewritten = rewrite(&writer.bytes, &|_, sizes| default_split(sizes)).expect("well formed").expect("fused");
+    let graph = Graph::decode(&rewritten.graph).expect("well formed");
+    let node = |name: &str| graph.nodes.iter().find(|node| node.name == name).expect("it is there");
+    let new = node("a/fused_2");
+    assert_eq!((new.op, &new.inputs[..]), (FUSED_OP, &["x", "x:1", "^c"][..]));
+    assert_eq!((new.integer("N", 0), new.text("reduction")), (Ok(2), Ok("sum")));
+    assert_eq!((node("a").op, node("a").inputs[0]), ("Identity", "a/fused_2"));
+    assert_eq!((node("b").op, node("b").inputs[0]), ("Identity", "a/fused_2:1"));
+    assert_eq!(node("use").inputs, ["a", "b"]);
+    assert_eq!(graph.rest, [b"\x22\x02\x08\x15"]);
+    assert_eq!((rewritten.launches[0].bytes, &rewritten.launches[0].members[..]), (12, &["a".into(), "b".into()][..]));
+    // What was rewritten has nothing to fuse any more.
+    assert!(rewrite(&rewritten.graph, &|_, sizes| default_split(sizes)).expect("well formed").is_none());
+}
+
+#[test]
+fn a_path_between_members_keeps_them_apart() {
+    let mut writer = Writer::default();
+    writer.node("x", "Placeholder", &[], &[]).reduce("a", &["x"], 2, 1, 4).node("y", "NoOp", &["^a"], &[]);
+    writer.reduce("b", &["x", "^y"], 2, 1, 4).reduce("c", &["x"], 2, 1, 4);
+    assert_eq!(fused(&writer), [["a", "c"]]);
+}
+
+#[test]
+fn of_two_sets_that_need_each_other_one_is_fused() {
+    let mut writer = Writer::default();
+    writer.node("x", "Placeholder", &[], &[]);
+    writer.node("i", "Identity", &["b2"], &[]).node("j", "Identity", &["a1"], &[]);
+    writer.reduce("a1", &["x"], 2, 1, 4).reduce("b2", &["x"], 2, 2, 4);
+    // In each set one member is free and one needs the other set's free one, by way of a member of a third kind, so
+    // that their depths agree.
+    writer.reduce("a2", &["i"], 2, 1, 4).reduce("b1", &["j"], 2, 2, 4);
+    assert_eq!(fused(&writer).len(), 1);
+}
+
+#[test]
+fn branches_and_frames_are_kept_apart() {
+    let mut writer = Writer::default();
+    writer.node("x", "Placeholder", &[], &[]).node("p", "Placeholder", &[], &[]).node("s", "Switch", &["x", "p"], &[]);
+    writer.reduce("t1", &["s:1"], 2, 1, 4).reduce("t2", &["s:1"], 2, 1, 4);
+    writer.reduce("f1", &["s"], 2, 1, 4).reduce("f2", &["s"], 2, 1, 4).reduce("o1", &["x"], 2, 1, 4);
+    writer.node("m", "Merge", &["f1", "t1"], &[]).node("n", "Merge", &["f2", "t2"], &[]);
+    // After the merge both run whatever the branch, like what is outside.
+    writer.reduce("m1", &["m"], 2, 1, 4).reduce("m2", &["n"], 2, 1, 4);
+    let mut found = fused(&writer);
+    found.sort();
+    assert_eq!(found, [["f1", "f2"], ["m1", "m2", "o1"], ["t1", "t2"]]);
+}
+
+#[test]
+fn a_loop_is_read_in_spite_of_its_cycle() {
+    let mut writer = Writer::default();
+    writer.node("x", "Placeholder", &[], &[]).node("e", "Enter", &["x"], &[("frame_name", text("w"))]);
+    writer.node("m", "Merge", &["e", "next"], &[]).node("p", "LoopCond", &["m"], &[]);
+    writer.node("s", "Switch", &["m", "p"], &[]).reduce("a", &["s:1"], 2, 1, 4).reduce("b", &["s:1"], 2, 1, 4);
+    writer.node("sum", "Add", &["a", "b"], &[]).node("next", "NextIteration", &["sum"], &[]);
+    writer.node("out", "Exit", &["s"], &[]).reduce("c", &["out"], 2, 1, 4).reduce("d", &["x"], 2, 1, 4);
+    let mut found = fused(&writer);
+    found.sort();
+    assert_eq!(found, [["a", "b"], ["c", "d"]]);
+}
+
+#[test]
+fn what_is_not_to_be_fused_is_not() {
+    let mut writer = Writer::default();
+    writer.node("x", "Placeholder", &[], &[]);
+    writer.reduce("a", &["x"], 0, -1, 4).reduce("b", &["x"], 0, -1, 4);
+    writer.reduce("c", &["x"], 2, 1, 4).reduce("d", &["x"], 2, 2, 4);
+    // More than one call may carry.
+    writer.reduce("e", &["x"], 2, 3, 5 << 30).reduce("f", &["x"], 2, 3, 5 << 30);
+    assert_eq!(fused(&writer), Vec::<Vec<String>>::new());
+}
+
+#[test]
+fn the_default_split_is_by_bytes() {
+    assert_eq!(default_split(&[1; 160]), [155, 160]);
+    assert_eq!(default_split(&[0; 160]), [155, 160]);
+    assert_eq!(default_split(&[1, 1, 1, 1_000_000]), [3, 4]);
+    assert_eq!(default_split(&[1_000_000, 1, 1, 1]), [1, 4]);
+    for few in 0..3 {
+        assert_eq!(default_split(&vec![4; few]), [few]);
+    }
+}
+
+#[test]
+fn broken_graphs_are_refused_and_never_panic() {
+    let mut writer = Writer::default();
+    writer.node("x", "Placeholder", &[], &[]).node("s", "Switch", &["x", "x"], &[]);
+    writer.reduce("a", &["s:1"], 2, 1, 4).reduce("b", &["s:1"], 1, 1, 4).reduce("c", &["s:1", "^x"], 1, 1, 4);
+    let whole = writer.bytes;
+    let run = |bytes: &[u8]| rewrite(bytes, &|_, sizes| default_split(sizes)).map(|rewritten| rewritten.is_some());
+    assert_eq!(run(&whole), Ok(true));
+    for cut in 0..whole.len() {
+        let _ = run(&whole[..cut]);
+    }
+    // One byte changed, at every place: a xorshift generator chooses to what.
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    for round in 0..20_000 {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let mut changed = whole.clone();
+        changed[round % whole.len()] = state.to_le_bytes()[3];
+        let _ = run(&changed);
+    }
+    let mut twice = Writer::default();
+    twice.reduce("a", &["x"], 2, 1, 4);
+    assert!(run(&twice.bytes).is_err(), "an input from nowhere");
+    twice.node("x", "Placeholder", &[], &[]).node("x", "Placeholder", &[], &[]);
+    assert!(run(&twice.bytes).is_err(), "two nodes of one name");
+}
+
+/// Prints how long a large graph takes: `cargo test --release -p foldcast-tensorflow -- --ignored --nocapture large`.
+#[test]
+#[ignore = "a measurement"]
+fn a_large_graph() {
+    let mut writer = Writer::default();
+    writer.node("n0", "Placeholder", &[], &[]);
+    for index in 1..19_000 {
+        let (last, other) = (format!("n{}", index - 1), format!("n{}", index / 2));
+        writer.node(&format!("n{index}"), "AddV2", &[&last, &other], &[("T", float())]);
+    }
+    for index in 0..1000 {
+        writer.reduce(&format!("r_{index}"), &[&format!("n{}", index * 19)], 1 + index % 2, index / 20, 4096);
+    }
+    let start = std::time::Instant::now();
+    let rewritten = rewrite(&writer.bytes, &|_, sizes| default_split(sizes)).expect("well formed").expect("fused");
+    println!("{} launches, {:?}", rewritten.launches.len(), start.elapsed());
+}
