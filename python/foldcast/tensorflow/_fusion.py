@@ -7,9 +7,7 @@ import os
 import warnings
 from typing import Any, Dict, List, Optional
 
-import tensorflow as tf
-
-from foldcast.tensorflow._library import LIBRARY
+from foldcast.tensorflow._library import LIBRARY, packages_path
 
 _SWITCH = "FOLDCAST_TENSORFLOW_FUSION"
 
@@ -57,7 +55,7 @@ def enable() -> None:
 
 def _other_plugin() -> Optional[str]:
     """The path of a plugin that TensorFlow loads by itself, if there is one with a graph optimiser."""
-    directory = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(tf.__file__))), "tensorflow-plugins")
+    directory = os.path.join(packages_path(), "tensorflow-plugins")
     for path in sorted(glob.glob(os.path.join(directory, "*.so"))):
         with open(path, "rb") as file:
             if b"TF_InitGraph" in file.read():

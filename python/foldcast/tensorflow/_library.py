@@ -58,6 +58,11 @@ def library_path() -> str:
     return path
 
 
+def packages_path() -> str:
+    """The directory that TensorFlow is installed in."""
+    return os.path.dirname(os.path.dirname(os.path.abspath(tf.__file__)))
+
+
 class Library:
     """The loaded op library."""
 
