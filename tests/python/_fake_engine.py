@@ -49,7 +49,12 @@ _SUBMIT = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Call))
 
 
 class _Table(ctypes.Structure):
-    _fields_ = [("version", ctypes.c_uint32), ("size", ctypes.c_uint32), ("submit", _SUBMIT), ("split", ctypes.c_void_p)]
+    _fields_ = [
+        ("version", ctypes.c_uint32),
+        ("size", ctypes.c_uint32),
+        ("submit", _SUBMIT),
+        ("split", ctypes.c_void_p),
+    ]
 
 
 Submission = collections.namedtuple("Submission", "tag group dtype reduction bytes in_place thread")

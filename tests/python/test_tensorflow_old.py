@@ -19,7 +19,6 @@ def monitored_session(rank, size):
         train = v1.train.GradientDescentOptimizer(0.25).apply_gradients(zip(summed, weights), global_step=step)
         hooks = [v1.train.StopAtStepHook(last_step=5)]
         with v1.train.MonitoredTrainingSession(hooks=hooks, config=one_thread) as session:
-            values = session.run([weight + 0.0 for weight in weights])
             while not session.should_stop():
                 _, values = session.run([train, summed])
     # Each step halves the distance to the ranks' mean, of which the gradient is twice.

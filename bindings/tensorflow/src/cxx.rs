@@ -86,7 +86,7 @@ fn find_async_class() -> Option<AsyncClass> {
         // SAFETY: the words up to the pure virtual function belong to the table: the class is abstract, so it has one,
         // and but for the destructors, which an abstract class may lack, no function's address is 0; the loop ends at
         // either.
-        let slot = unsafe { table.add(2 + slots.len()).read() };
+        let slot = unsafe { table.wrapping_add(2 + slots.len()).read() };
         if (slot == 0 && slots.len() >= 2) || slots.len() == MAX_SLOTS {
             return None;
         }
@@ -175,12 +175,13 @@ unsafe extern "C" fn make(factory: *const Factory, construction: *mut RawConstru
     let functions = unsafe { (*factory).functions };
     // SAFETY: the construction is alive during this call.
     let made = unsafe { (functions.create)(construction) };
-    // SAFETY: the object is ours alone so far; the base is made, and nothing of it lies in the last words.
-    unsafe {
-        (*kernel).virtuals = class.virtuals.as_ptr().cast();
-        (*kernel).functions = functions;
-        (*kernel).kernel = made;
-    }
+    let place = kernel.wrapping_byte_add(core::mem::offset_of!(Kernel, functions)).cast::<Functions>();
+    // SAFETY: the object is ours alone so far, and zero bytes are a value of everything in it but the functions.
+    unsafe { place.write(functions) };
+    // SAFETY: every part of the object has a value now.
+    let object = unsafe { &mut *kernel };
+    object.virtuals = class.virtuals.as_ptr().cast();
+    object.kernel = made;
     kernel
 }
 
@@ -315,7 +316,9 @@ fn frame_word() -> Option<usize> {
     *FOUND.get_or_init(|| {
         let version = api().TF_Version?;
         // SAFETY: the function has no preconditions and gives a C string of the library's own.
-        let version = unsafe { CStr::from_ptr(version()) }.to_string_lossy();
+        let version = unsafe { version() };
+        // SAFETY: as above.
+        let version = unsafe { CStr::from_ptr(version) }.to_string_lossy();
         FRAME_WORDS.iter().find(|(known, _)| version.starts_with(known)).map(|(_, word)| *word)
     })
 }

@@ -203,6 +203,7 @@ fn broken_graphs_are_refused_and_never_panic() {
 /// Prints how long a large graph takes: `cargo test --release -p foldcast-tensorflow -- --ignored --nocapture large`.
 #[test]
 #[ignore = "a measurement"]
+#[allow(clippy::print_stdout, reason = "it is for reading")]
 fn a_large_graph() {
     let mut writer = Writer::default();
     writer.node("n0", "Placeholder", &[], &[]);
