@@ -176,7 +176,9 @@ def control_flow_and_gradients(rank, size):
     # This rank alone traces things that have nothing to do with the others.
     if rank == 1:
         for i in range(3):
-            tf.function(lambda x: tf.while_loop(lambda y: y < 9.0, lambda y: y + 1.0, [x])[0])(tf.constant(float(i)))
+            tf.function(lambda x: tf.while_loop(lambda y, _: y < 9.0, lambda y, z: (y + 1.0, z), [x, x])[0])(
+                tf.constant(float(i))
+            )
 
     @tf.function
     def loop(x, times):
