@@ -1,7 +1,7 @@
 # What a developer types. `make` alone lists it.
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rust test-python lint clean
+.PHONY: help setup demo test test-rust test-python matrix lint clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -21,6 +21,9 @@ test-rust: ## the Rust tests
 
 test-python: setup ## the Python tests (ARGS="-k async" and the like go to pytest)
 	ci/test-python.sh $(ARGS)
+
+matrix: setup ## the TensorFlow tests on old releases too (ARGS=--short: those of one process)
+	ci/tensorflow-matrix.sh $(ARGS)
 
 lint: setup ## formatting, lints, documentation, lengths of files
 	ci/lint.sh

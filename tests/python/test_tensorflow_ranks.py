@@ -228,10 +228,11 @@ def test_control_flow_gradients_and_retracing(ranks):
 
 
 def keras_fit(rank, size):
-    import keras
     import numpy as np
     import tensorflow as tf
     from foldcast.tensorflow import allreduce
+
+    keras = tf.keras
 
     class Parallel(keras.Model):
         def __init__(self):

@@ -5,26 +5,41 @@
 use core::ffi::c_void;
 use core::ptr;
 use std::alloc::{Layout, alloc, dealloc};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use table::{Call, Table};
 
-use crate::api::{RawContext, RawDone};
+use crate::api::{RawConstruction, RawContext, RawDone};
 use crate::attach;
 use crate::attributes::Attributes;
 use crate::context::Context;
 use crate::counters::{self, add_one};
 use crate::done::{Done, Signal};
-use crate::kernel::{MAX_INPUT_BYTES, unattached};
+use crate::kernel::{self, MAX_INPUT_BYTES, unattached};
 use crate::status::{Failure, Status, StatusCode};
 use crate::tensor::Tensor;
+
+/// The kernel object.
+struct Kernel {
+    attributes: Arc<Attributes>,
+    /// The last call's buffer. New memory has to be cleared page by page by the system, which takes longer than filling
+    /// it; the next call of a training step is of the same size.
+    spare: Mutex<Option<Aligned>>,
+}
+
+impl Kernel {
+    fn buffer(&self, bytes: usize) -> Result<Aligned, Failure> {
+        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
+        spare.filter(|spare| spare.fits(bytes)).map_or_else(|| Aligned::new(bytes), Ok)
+    }
+}
 
 /// One call, from its start until the engine hands it back.
 struct Job {
     context: Context,
     outputs: Vec<Tensor>,
     buffer: Aligned,
-    attributes: Arc<Attributes>,
+    kernel: Arc<Kernel>,
     done: Done,
 }
 
@@ -46,6 +61,13 @@ impl Aligned {
     }
 }
 
+impl Aligned {
+    /// Whether it has room, and not far too much of it.
+    fn fits(&self, bytes: usize) -> bool {
+        (bytes..=bytes.saturating_mul(2).max(64)).contains(&self.layout.size())
+    }
+}
+
 impl Drop for Aligned {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout, and not used any more.
@@ -58,10 +80,34 @@ fn no_memory(bytes: usize) -> Failure {
     Failure { code: StatusCode::ResourceExhausted, message }
 }
 
+/// Makes the kernel object, or tells TensorFlow why not and returns null.
+///
+/// # Safety
+/// Only for TensorFlow: `construction` is alive during the call.
+pub(crate) unsafe extern "C" fn create(construction: *mut RawConstruction) -> *mut c_void {
+    // SAFETY: as the caller promises.
+    let Some(attributes) = (unsafe { kernel::attributes(construction) }) else { return ptr::null_mut() };
+    add_one(&counters::KERNELS_CREATED);
+    Arc::into_raw(Arc::new(Kernel { attributes, spare: Mutex::default() })).cast_mut().cast()
+}
+
+/// Ends the kernel object.
+///
+/// # Safety
+/// Only for TensorFlow: `kernel` came from [`create`] and is not used any more.
+pub(crate) unsafe extern "C" fn delete(kernel: *mut c_void) {
+    if kernel.is_null() {
+        return; // Its making failed.
+    }
+    add_one(&counters::KERNELS_DELETED);
+    // SAFETY: `create` made the pointer from an `Arc`, and TensorFlow deletes a kernel once.
+    drop(unsafe { Arc::from_raw(kernel.cast_const().cast::<Kernel>()) });
+}
+
 /// Starts one call. Never blocks.
 ///
 /// # Safety
-/// Only for TensorFlow: `kernel` came from `kernel::create`; `context` is alive until `done` has run.
+/// Only for TensorFlow: `kernel` came from [`create`]; `context` is alive until `done` has run.
 pub(crate) unsafe extern "C" fn compute(kernel: *mut c_void, context: *mut RawContext, done: *mut RawDone) {
     // SAFETY: TensorFlow handed this callback to this very call.
     let done = unsafe { Done::take(done) };
@@ -72,7 +118,7 @@ pub(crate) unsafe extern "C" fn compute(kernel: *mut c_void, context: *mut RawCo
 /// Runs one call on this thread, which waits for its end.
 ///
 /// # Safety
-/// Only for TensorFlow: `kernel` came from `kernel::create`; `context` is alive.
+/// Only for TensorFlow: `kernel` came from [`create`]; `context` is alive.
 pub(crate) unsafe extern "C" fn compute_sync(kernel: *mut c_void, context: *mut RawContext) {
     let signal = Arc::new(Signal::default());
     // SAFETY: as the caller promises; the call has ended before this returns.
@@ -83,27 +129,26 @@ pub(crate) unsafe extern "C" fn compute_sync(kernel: *mut c_void, context: *mut 
 /// # Safety
 /// As [`compute`] says.
 unsafe fn start(kernel: *mut c_void, context: *mut RawContext, done: Done) {
-    let kernel = kernel.cast_const().cast::<Attributes>();
-    // SAFETY: `kernel::create` made the pointer from an `Arc` that lives until the kernel is deleted.
+    let kernel = kernel.cast_const().cast::<Kernel>();
+    // SAFETY: `create` made the pointer from an `Arc` that lives until the kernel is deleted.
     unsafe { Arc::increment_strong_count(kernel) };
     // SAFETY: the line above counted this share.
-    let attributes = unsafe { Arc::from_raw(kernel) };
+    let kernel = unsafe { Arc::from_raw(kernel) };
     // SAFETY: TensorFlow's context is alive until `done` has run, and it is used only before.
     let context = unsafe { Context::new(context) };
-    match gather(&context, &attributes) {
+    match gather(&context, &kernel) {
         Ok((table, outputs, buffer)) => {
-            let job = Job { context, outputs, buffer, attributes: Arc::clone(&attributes), done };
-            submit(table, job, &attributes);
+            submit(table, Job { context, outputs, buffer, kernel: Arc::clone(&kernel), done }, &kernel.attributes);
         }
         Err(failure) => {
-            context.fail(&failure.at(&attributes));
+            context.fail(&failure.at(&kernel.attributes));
             drop(done);
         }
     }
 }
 
 /// The inputs in one buffer, and memory for the outputs.
-fn gather(context: &Context, attributes: &Attributes) -> Result<(&'static Table, Vec<Tensor>, Aligned), Failure> {
+fn gather(context: &Context, kernel: &Kernel) -> Result<(&'static Table, Vec<Tensor>, Aligned), Failure> {
     let table = attach::table().ok_or_else(unattached)?;
     let status = Status::new();
     let count = context.inputs();
@@ -114,11 +159,11 @@ fn gather(context: &Context, attributes: &Attributes) -> Result<(&'static Table,
         return Err(Failure::invalid(format!(
             "allreduce on group '{}': {count} fused tensors: expected at most {} GiB together, got {total} bytes; use \
              fusion=0, or FOLDCAST_TENSORFLOW_FUSION=0",
-            attributes.group,
+            kernel.attributes.group,
             MAX_INPUT_BYTES >> 30
         )));
     }
-    let buffer = Aligned::new(total)?;
+    let buffer = kernel.buffer(total)?;
     let mut outputs = Vec::with_capacity(count);
     let mut place = buffer.start;
     for (index, bytes) in sizes.into_iter().enumerate() {
@@ -165,15 +210,16 @@ fn submit(table: &Table, job: Job, attributes: &Attributes) {
 /// Only for the engine: `user` is a call's, once, and `message` points to `message_len` readable bytes.
 unsafe extern "C" fn finished(user: *mut c_void, code: u32, message: *const u8, message_len: usize) {
     // SAFETY: `submit` made the pointer from a box, and the engine ends a call once.
-    let Job { context, outputs, buffer, attributes, done } = *unsafe { Box::from_raw(user.cast::<Job>()) };
+    let Job { context, outputs, buffer, kernel, done } = *unsafe { Box::from_raw(user.cast::<Job>()) };
     add_one(&counters::CALLS_FINISHED);
     // SAFETY: the engine promises readable bytes for the time of this call.
     match unsafe { Failure::of_call(code, message, message_len) } {
-        Some(failure) => context.fail(&failure.at(&attributes)),
+        Some(failure) => context.fail(&failure.at(&kernel.attributes)),
         None => scatter(&buffer, &outputs),
     }
     // Before TensorFlow goes on: the next call may start then.
-    drop((outputs, buffer, attributes));
+    *kernel.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some(buffer);
+    drop((outputs, kernel));
     drop(done);
 }
 

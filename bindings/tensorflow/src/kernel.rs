@@ -43,20 +43,25 @@ struct Parts {
 /// # Safety
 /// Only for TensorFlow: `construction` is alive during the call.
 pub(crate) unsafe extern "C" fn create(construction: *mut RawConstruction) -> *mut c_void {
-    // SAFETY: TensorFlow's construction is alive during this call.
+    // SAFETY: as the caller promises.
+    let Some(attributes) = (unsafe { self::attributes(construction) }) else { return ptr::null_mut() };
+    add_one(&counters::KERNELS_CREATED);
+    Arc::into_raw(attributes).cast_mut().cast()
+}
+
+/// The checked attributes of the node whose kernel is being made; if there are none, TensorFlow has been told why.
+///
+/// # Safety
+/// `construction` is alive during the call.
+pub(crate) unsafe fn attributes(construction: *mut RawConstruction) -> Option<Arc<Attributes>> {
+    // SAFETY: as the caller promises.
     let attributes = unsafe { Raw::read(construction) }.and_then(Raw::check);
-    match attributes {
-        Ok(attributes) => {
-            add_one(&counters::KERNELS_CREATED);
-            Arc::into_raw(attributes).cast_mut().cast()
-        }
-        Err(failure) => {
-            let status = Status::of(&failure);
-            // SAFETY: construction and status are alive; TensorFlow copies the status.
-            unsafe { (api().TF_OpKernelConstruction_Failure)(construction, status.as_ptr()) };
-            ptr::null_mut()
-        }
+    if let Err(failure) = &attributes {
+        let status = Status::of(failure);
+        // SAFETY: construction and status are alive; TensorFlow copies the status.
+        unsafe { (api().TF_OpKernelConstruction_Failure)(construction, status.as_ptr()) };
     }
+    attributes.ok()
 }
 
 /// Ends the kernel object.

@@ -47,7 +47,7 @@ const FUSED: Op = Op {
     input: c"tensors: N * T",
     output: c"outputs: N * T",
     attributes: &[c"N: int >= 1"],
-    functions: Functions { create: kernel::create, compute: fused::compute, delete: kernel::delete },
+    functions: Functions { create: fused::create, compute: fused::compute, delete: fused::delete },
     compute_sync: fused::compute_sync,
 };
 
