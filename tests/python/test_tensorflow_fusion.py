@@ -241,6 +241,26 @@ def test_an_error_of_a_fused_call_names_its_node():
             step(tf.constant(1.0))
 
 
+def test_a_compiled_graph_is_worth_a_line():
+    program = """
+import tensorflow as tf
+from _fake_engine import FakeEngine
+from foldcast.tensorflow import allreduce
+with FakeEngine(fuse=True).attached():
+    @tf.function
+    def step(x):
+        return [allreduce(x + float(i), "sum", 2, 1) for i in range(6)]
+    step(tf.constant(0.0))
+"""
+    here = os.path.dirname(os.path.abspath(__file__))
+    path = os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])
+    environment = dict(os.environ, PYTHONPATH=path, FOLDCAST_LOG="info", TF_CPP_MIN_LOG_LEVEL="2")
+    ended = subprocess.run([sys.executable, "-c", program], env=environment, stderr=subprocess.PIPE, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    lines = [line for line in ended.stderr.decode().splitlines() if "compiled a graph" in line]
+    assert lines == ["foldcast: compiled a graph: 6 allreduces became 1, 24 bytes"]
+
+
 def test_fusion_can_be_turned_off():
     program = """
 import tensorflow as tf

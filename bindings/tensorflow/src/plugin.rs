@@ -147,11 +147,11 @@ fn split(group: &str, sizes: &[u64]) -> Vec<usize> {
     planning::default_split(sizes)
 }
 
-/// The variable that asks for a line per compiled graph.
-const LOG: &str = "FOLDCAST_TENSORFLOW_FUSION_LOG";
+/// The level of messages on standard error: a compiled graph is worth a line from `info` on.
+const LOG: &str = "FOLDCAST_LOG";
 
 fn log(launches: &[rewrite::Launch]) {
-    if std::env::var_os(LOG).is_some_and(|value| value == "1") {
+    if std::env::var_os(LOG).is_some_and(|level| level == "info" || level == "debug" || level == "trace") {
         let members: usize = launches.iter().map(|launch| launch.members.len()).sum();
         let bytes: u64 = launches.iter().map(|launch| launch.bytes).sum();
         eprintln!("foldcast: compiled a graph: {members} allreduces became {}, {bytes} bytes", launches.len());

@@ -25,7 +25,7 @@ become fewer calls: with ``fusion=2`` one for each `fusion_id`, with ``fusion=1`
 by 96.54 to 3.46 %, or as many as the group's split strategy says; with ``fusion=0`` none. A fused call starts when all its
 inputs are there, and its result has the same bits. Fused ops meet as single ones do, so the ranks must fetch the same
 ones of a group in one step. The variable ``FOLDCAST_TENSORFLOW_FUSION=0`` turns fusion off, on all ranks or none;
-``FOLDCAST_TENSORFLOW_FUSION_LOG=1`` writes a line for each compiled graph; `fusion_report` lists what was fused.
+``FOLDCAST_LOG=info`` writes a line for each compiled graph; `fusion_report` lists what was fused.
 
 Eager calls have no name to meet by: they meet in the order in which each rank makes them, together with the unnamed
 calls of `foldcast`. Two threads that are inside eager calls of one group at once get an error.
