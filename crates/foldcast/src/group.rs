@@ -9,10 +9,11 @@ use engine::{Completion, Ground, Life, Limits, NamedLane, OwnedBuffers, Preparer
 use shm::{GroupPeers, GroupWindows, MonotonicClock};
 use types::error::Cause;
 use types::transport::{Channel, Counter, Geometry, Windows};
-use types::{Buffers, DataType, Error, GroupName, Rank, Reduction, Result, digest};
+use types::{Buffers, DataType, Error, GroupName, Rank, Reduction, Result};
 
 use crate::config::Timeout;
 use crate::join::{Joined, Joining};
+use crate::settings::version;
 use crate::wait::Interrupt;
 use crate::world::World;
 
@@ -80,11 +81,6 @@ impl core::fmt::Debug for GroupShared {
     }
 }
 
-/// Digest of what all ranks of a group must have in common beside the call: the version that writes the memory.
-fn settings() -> u64 {
-    digest(1, env!("CARGO_PKG_VERSION").as_bytes())
-}
-
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A completion or an assertion that panicked in another thread must not take the whole group down with it.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -94,8 +90,9 @@ impl Group {
     pub(crate) fn new(world: Arc<World>, name: GroupName, ranks: Vec<Rank>, incarnation: u64) -> Group {
         let index = ranks.iter().position(|rank| *rank == world.rank());
         let geometry = Geometry::of(ranks.len());
-        let preparer = || Preparer::new(geometry, index.unwrap_or(0), incarnation, settings());
-        let joining = Joining::new(name.clone(), ranks.clone(), incarnation, settings());
+        let settings = world.settings();
+        let preparer = || Preparer::new(geometry, index.unwrap_or(0), incarnation, settings);
+        let joining = Joining::new(name.clone(), ranks.clone(), incarnation, version());
         let view = View { rank: world.rank(), ranks, group: name };
         Group {
             shared: Arc::new_cyclic(|me| GroupShared {

@@ -179,6 +179,7 @@ impl Product {
     }
 
     /// The product with this [`code`](Self::code), if there is one.
+    #[inline]
     #[must_use]
     pub fn from_code(code: u8) -> Option<Product> {
         Self::ALL.get(usize::from(code)).copied()
@@ -250,6 +251,7 @@ impl Product {
     }
 
     /// The product in the settings of a rank.
+    #[inline]
     #[must_use]
     pub fn of_settings(settings: u64) -> Option<Product> {
         Product::from_code(settings.to_le_bytes()[0])
