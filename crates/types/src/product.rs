@@ -61,7 +61,7 @@ static PROFILES: [Profile; 8] = [
         one_host: &[],
         reductions: &Reduction::ALL,
         exceptions: &[],
-        note: "the default; a variable may feed the op, and is never written to",
+        note: "the default; a variable may feed the op, unharmed",
     },
     Profile {
         product: Product::Atlas350,
@@ -131,9 +131,21 @@ static PROFILES: [Profile; 8] = [
         one_host: &[],
         reductions: &Reduction::ALL,
         exceptions: &[],
-        note: "the documentation names no reductions for it, so all four are taken",
+        note: "the page names no reductions for it: all four are taken",
     },
 ];
+
+impl Profile {
+    /// The exceptions as a list of types for each reduction that has some.
+    #[must_use]
+    pub fn exceptions_by_reduction(&self) -> Vec<(Reduction, Vec<DataType>)> {
+        let of = |reduction: Reduction| {
+            let found = self.exceptions.iter().filter(|(excepted, _)| *excepted == reduction);
+            (reduction, found.map(|(_, dtype)| *dtype).collect::<Vec<_>>())
+        };
+        self.reductions.iter().map(|reduction| of(*reduction)).filter(|(_, dtypes)| !dtypes.is_empty()).collect()
+    }
+}
 
 /// Where a product takes a type with a reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,12 +243,8 @@ impl Product {
             return "no allreduce".into();
         }
         let mut text = format!("{} with {}", names(profile.dtypes), names(profile.reductions));
-        for reduction in profile.reductions {
-            let of_it = profile.exceptions.iter().filter(|(excepted, _)| excepted == reduction);
-            let refused: Vec<_> = of_it.map(|(_, dtype)| *dtype).collect();
-            if !refused.is_empty() {
-                text.push_str(&format!("; not {reduction} of {}", names(&refused)));
-            }
+        for (reduction, refused) in profile.exceptions_by_reduction() {
+            text.push_str(&format!("; not {reduction} of {}", names(&refused)));
         }
         if !profile.one_host.is_empty() {
             text.push_str(&format!("; {} only inside one host", names(profile.one_host)));
