@@ -107,10 +107,13 @@ def hundreds(rank, size, members_only):
         one_round(number)
     after = settled()
     groups = 40 * len(subsets(size))
-    assert after[:2] == before[:2], f"descriptors and threads: {before[:2]} before {groups} groups, {after[:2]} after"
+    what = f"descriptors, threads, KiB, mappings: {before} before {groups} groups, {after} after"
+    # What peers are still about to give back may be counted in either.
+    assert after[0] < before[0] + groups / 20, what
+    assert after[1] <= before[1], what
     # A group's memory is more than a MiB a rank; 2 KiB for each is less than any of its parts.
-    assert after[2] - before[2] < 2 * groups, f"{before[2]} KiB before {groups} groups, {after[2]} KiB after"
-    assert after[3] - before[3] < groups / 20, f"{before[3]} mappings before {groups} groups, {after[3]} after"
+    assert after[2] < before[2] + 2 * groups, what
+    assert after[3] < before[3] + groups / 20, what
     return groups
 
 
