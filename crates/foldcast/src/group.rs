@@ -1,6 +1,6 @@
 //! A group of ranks and its calls.
 
-use core::sync::atomic::{AtomicU32, AtomicUsize};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::ThreadId;
@@ -194,8 +194,8 @@ impl Group {
         self.shared.abort();
     }
 
-    /// Closes this process's part of the group: its pending and later calls fail with [`Error::Closed`]. The name can
-    /// be used again.
+    /// Closes this process's part of the group: its pending and later calls fail with [`Error::Closed`]. Members whose
+    /// calls still need something from it are told at once. The name can be used again.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for the group of all ranks.
@@ -204,7 +204,7 @@ impl Group {
             return Err(Error::invalid("group", "a group that was made", "the group of all ranks"));
         }
         self.shared.world.forget(self);
-        self.shared.close();
+        self.shared.leave();
         Ok(())
     }
 }
@@ -232,6 +232,23 @@ impl GroupShared {
 
     pub(crate) fn abort(&self) {
         self.end(&Cause::Requested { by: self.view.rank });
+    }
+
+    /// Closes this process's part of a group that goes on without it.
+    fn leave(&self) {
+        if self.joining.get().is_some() || !self.has_begun() {
+            return self.close();
+        }
+        // Members that meet the calls begun here would wait for this one for ever: it must still join, and tell them.
+        self.life.close();
+        self.joining.tell(self, &Cause::Requested { by: self.view.rank });
+        self.world.ring_own();
+    }
+
+    /// Whether a call was begun that has not met the other members.
+    fn has_begun(&self) -> bool {
+        let waits = self.submitted.load(Ordering::Acquire) > 0 || self.turn.load(Ordering::Acquire) != 0;
+        self.index.is_some() && self.view.ranks.len() > 1 && (waits || self.joining.has_asked())
     }
 
     /// Closes this process's part in order: members that still need it learn that it left.

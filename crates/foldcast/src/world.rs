@@ -351,6 +351,10 @@ impl World {
         for group in groups.values() {
             group.shared().close();
         }
+        for destroyed in lock(&self.active).clone() {
+            // What it had to tell, this process's leaving says.
+            destroyed.joining.close();
+        }
         if let Some(host) = &self.host {
             host.leave(calls);
             host.ring_own();
