@@ -181,7 +181,7 @@ def refused_before_anything_is_sent(rank, size):
     for number in range(100):
         if rank == 0:
             refused(lambda: foldcast.allreduce(np.ones(3)), "float64", "atlas-350")
-            refused(lambda: foldcast.allreduce_async(np.ones(3, np.int16), "prod", name="x"), "int16", "prod", "'x'")
+            refused(lambda: foldcast.allreduce_async(np.ones(3, np.int16), "prod", name="x"), "int16", "prod")
         assert foldcast.allreduce(np.full(3, number, np.float32))[0] == size * number
 
 

@@ -52,6 +52,25 @@ fn r4_every_call_is_held_to_the_product() {
 }
 
 #[test]
+fn r4_lists_are_held_to_the_product() {
+    let communicator = alone(Product::AtlasA2);
+    let world = communicator.world();
+    let options = CallOptions::default();
+    let (mut one, mut other) = ([0; 16], [0; 8]);
+    let mut many = |dtype, reduction, members: usize| {
+        let mut buffers = [Buffers::InPlace(&mut one), Buffers::InPlace(&mut other)];
+        world.all_reduce_many(dtype, reduction, &mut buffers[..members], &options)
+    };
+    for members in 0..=2 {
+        assert_eq!(many(DataType::Int16, Reduction::Sum, members), Ok(()));
+        let error = many(DataType::Int16, Reduction::Prod, members).expect_err("a2 has no product of int16");
+        assert!(matches!(&error, Error::InvalidArgument(e) if e.expected.contains("atlas-a2")), "{error}");
+        let error = many(DataType::Float64, Reduction::Sum, members).expect_err("a2 has no float64");
+        assert!(error.to_string().contains("atlas-350"), "{error}");
+    }
+}
+
+#[test]
 fn r4_the_configuration_chooses_the_product() {
     for product in Product::ALL {
         assert_eq!(alone(product).product(), product);
