@@ -39,7 +39,10 @@ from foldcast._foldcast import (
     local_rank,
     local_size,
     new_group,
+    product,
+    products,
     rank,
+    set_product,
     shutdown,
     size,
 )
@@ -68,7 +71,10 @@ __all__ = [
     "local_rank",
     "local_size",
     "new_group",
+    "product",
+    "products",
     "rank",
+    "set_product",
     "shutdown",
     "size",
 ]

@@ -3,6 +3,7 @@
 //! * `array` turns what a caller gave into buffers, or refuses it;
 //! * `call` runs a blocking call with the GIL released, `handle` an asynchronous one;
 //! * `state` owns the communicator of the process from `init` to the interpreter's exit;
+//! * `product` is the choice of a product, and the table of what each takes;
 //! * `bridge` is the table of C functions by which the TensorFlow op library reaches the same engine;
 //! * `raise` makes Python exceptions of errors; their classes are Python's, in `foldcast/_errors.py`.
 //!
@@ -14,6 +15,7 @@ mod call;
 mod group;
 mod handle;
 mod logger;
+mod product;
 mod raise;
 mod state;
 
@@ -41,6 +43,10 @@ fn _foldcast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(call::barrier, module)?)?;
     module.add_function(wrap_pyfunction!(group::new_group, module)?)?;
     module.add_function(wrap_pyfunction!(group::group, module)?)?;
+    module.add_function(wrap_pyfunction!(product::set_product, module)?)?;
+    module.add_function(wrap_pyfunction!(product::product, module)?)?;
+    module.add_function(wrap_pyfunction!(product::products, module)?)?;
+    module.add_function(wrap_pyfunction!(product::check_product, module)?)?;
     module.add_function(wrap_pyfunction!(bridge::table_address, module)?)?;
     Ok(())
 }

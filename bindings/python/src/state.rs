@@ -8,7 +8,7 @@ use foldcast::{Communicator, Error, Group, InitOptions, Result, Timeout, error::
 use pyo3::prelude::*;
 
 use crate::call::{self, Interrupts};
-use crate::{logger, raise};
+use crate::{logger, product, raise};
 
 /// What the process has while it is initialised.
 pub(crate) struct State {
@@ -120,10 +120,17 @@ fn begin_making(process: u32, interrupts: &Interrupts) -> bool {
 fn meet(timeout: Timeout, process: u32, interrupts: &Interrupts) -> Result<&'static State> {
     let hook = || interrupts.pending();
     let communicator = Communicator::init(InitOptions { timeout, interrupt: interrupts.hook(&hook) })?;
+    if let Some(product) = product::chosen() {
+        communicator.set_product(product);
+    }
     let world = communicator.world();
     let state = Box::new(State { communicator, world, process, closed: AtomicBool::new(false) });
     let state: &'static State = Box::leak(state);
     CURRENT.store(ptr::from_ref(state).cast_mut(), Ordering::Release);
+    if let Some(product) = product::chosen() {
+        // Once more, now that whoever chooses another one finds the state.
+        state.communicator.set_product(product);
+    }
     Ok(state)
 }
 

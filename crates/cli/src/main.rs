@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod products;
 mod run;
 
 /// AllReduce and friends on ordinary machines.
@@ -18,6 +19,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(run::Args),
+    Products(products::Args),
     #[command(hide = true)]
     Guard(run::guard::Args),
 }
@@ -25,6 +27,7 @@ enum Command {
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run(args) => run::run(&args),
+        Command::Products(args) => products::run(&args),
         Command::Guard(args) => run::guard::watch(&args),
     }
 }

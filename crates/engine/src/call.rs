@@ -97,6 +97,12 @@ impl Work {
         self.dtype
     }
 
+    /// How elements are combined; for kinds that combine none it says nothing.
+    #[must_use]
+    pub const fn reduction(&self) -> Reduction {
+        self.reduction
+    }
+
     /// Bytes of the output.
     #[must_use]
     #[inline]
@@ -283,6 +289,18 @@ impl Preparer {
     #[must_use]
     pub fn new(geometry: Geometry, rank: usize, epoch: u64, settings: u64) -> Preparer {
         Preparer { geometry, rank, epoch, settings, last: None, cache: HashMap::new(), steps: 0 }
+    }
+
+    /// Makes the calls from now on carry these settings.
+    #[inline]
+    pub fn with_settings(&mut self, settings: u64) -> &mut Preparer {
+        if self.settings != settings {
+            self.settings = settings;
+            self.last = None;
+            self.cache.clear();
+            self.steps = 0;
+        }
+        self
     }
 
     /// A call that does this.

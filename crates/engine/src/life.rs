@@ -29,10 +29,10 @@ impl Life {
         !self.over.load(Ordering::Acquire)
     }
 
-    /// Ends the epoch in this process; the first cause stays.
+    /// Ends the epoch in this process; the first cause stays, and what this process closed needs none.
     pub fn end(&self, cause: &Cause) {
         let mut state = self.lock();
-        if state.cause.is_none() {
+        if state.cause.is_none() && !self.closed.load(Ordering::Acquire) {
             state.cause = Some(cause.clone());
         }
         self.over.store(true, Ordering::Release);
@@ -110,6 +110,7 @@ mod tests {
     fn a_closed_group_says_so() {
         let life = Life::default();
         life.close();
+        life.end(&Cause::Requested { by: Rank(0) });
         assert!(!life.is_live());
         assert!(matches!(life.error(site(), Duration::ZERO, false), Error::Closed { .. }));
     }

@@ -51,7 +51,8 @@ impl GroupShared {
     ) -> Result<()> {
         let mut lane = lock(&self.unnamed);
         let lane = &mut *lane;
-        let mut call = lane.preparer.call(work, self.limits(options.timeout)).begun(begun);
+        let preparer = lane.preparer.with_settings(self.world.settings());
+        let mut call = preparer.call(work, self.limits(options.timeout)).begun(begun);
         let joined = match self.joining.get() {
             Some(joined) => joined,
             None => self.join(&mut call, options)?,
@@ -187,7 +188,8 @@ impl GroupShared {
             let mut lane = lock(&self.named);
             // Calls of the same name keep the order in which this process made them.
             self.empty_inbox(&mut lane, &mut None);
-            let call = lane.preparer.call(work, limits).begun(begun).named(named.name);
+            let preparer = lane.preparer.with_settings(self.world.settings());
+            let call = preparer.call(work, limits).begun(begun).named(named.name);
             let identity = *named.identity.get_or_insert_with(|| lane.enter(&call));
             (call, identity)
         };

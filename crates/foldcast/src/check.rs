@@ -23,7 +23,10 @@ impl GroupShared {
         if self.index.is_none() || !bytes.is_multiple_of(element) || !fits || bytes > MAX_BYTES {
             return Err(self.refusal(work, input, buffers));
         }
-        Ok(())
+        match work.kind() {
+            OpKind::AllReduce => self.check_product(work.dtype(), work.reduction()),
+            _ => Ok(()),
+        }
     }
 
     /// An argument of a call of this kind is wrong.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use shm::Home;
-use types::{Error, GroupName, Rank, Result, WORLD_GROUP};
+use types::{Error, GroupName, Product, Rank, Result, WORLD_GROUP};
 
 use crate::config::{Config, Timeout};
 use crate::group::Group;
@@ -160,6 +160,18 @@ impl Communicator {
     /// [`Error::ForkedProcess`].
     pub fn check_process(&self) -> Result<()> {
         self.inner.world.check_process()
+    }
+
+    /// The product whose limits hold for the calls of this process.
+    #[must_use]
+    pub fn product(&self) -> Product {
+        self.inner.world.product()
+    }
+
+    /// Makes the limits of this product hold for the calls of this process from now on. All ranks do so at the same
+    /// point of their programs: in a call in which their products differ they get [`Error::Mismatch`].
+    pub fn set_product(&self, product: Product) {
+        self.inner.world.set_product(product);
     }
 
     /// Ends the epoch of every group that this process knows, on all their members. Returns at once.

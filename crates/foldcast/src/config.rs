@@ -7,7 +7,7 @@
 
 use core::time::Duration;
 
-use types::{Error, Rank, Result};
+use types::{Error, Product, Rank, Result};
 
 /// How long something may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,6 +69,8 @@ pub struct Config {
     pub timeout: Option<Duration>,
     /// When a wait first complains. `FOLDCAST_WARN_AFTER`, 5 s.
     pub warn_after: Duration,
+    /// The product whose limits hold. `FOLDCAST_PRODUCT`, `host`.
+    pub product: Product,
 }
 
 /// Pairs of variables that give rank and number of ranks, the first that is set counts; others must agree.
@@ -116,6 +118,14 @@ impl Config {
         Self::read(&|name| std::env::var(name).ok())
     }
 
+    /// The product that the process's environment chooses.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] naming the variable, its value and what is allowed.
+    pub fn product_from_env() -> Result<Product> {
+        product(&|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+    }
+
     /// Reads variables from `env`.
     pub(crate) fn read(env: &dyn Fn(&str) -> Option<String>) -> Result<Config> {
         let env = &|name: &str| env(name).filter(|value| !value.is_empty());
@@ -138,11 +148,18 @@ impl Config {
             init_timeout: limit(env, "FOLDCAST_INIT_TIMEOUT", "HCCL_CONNECT_TIMEOUT", 120)?,
             timeout: limit(env, "FOLDCAST_TIMEOUT", "HCCL_EXEC_TIMEOUT", 1800)?,
             warn_after: limit(env, "FOLDCAST_WARN_AFTER", "FOLDCAST_WARN_AFTER", 5)?.unwrap_or(Duration::MAX),
+            product: product(env)?,
         })
     }
 }
 
 type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+fn product(env: Env<'_>) -> Result<Product> {
+    const NAME: &str = "FOLDCAST_PRODUCT";
+    let Some(text) = env(NAME) else { return Ok(Product::default()) };
+    text.parse().map_err(|_| Error::invalid(NAME, Product::expected(), format!("{text:?}")))
+}
 
 fn number(env: Env<'_>, name: &str) -> Result<Option<usize>> {
     let Some(text) = env(name) else { return Ok(None) };
@@ -321,6 +338,18 @@ mod tests {
         assert_ne!(job("1"), job("2"));
         assert_eq!(job("1"), job("1"));
         assert_eq!(read(&[("FOLDCAST_JOB", "abc")]).unwrap().job, "abc");
+    }
+
+    #[test]
+    fn the_product_is_chosen_by_its_name() {
+        assert_eq!(read(&[]).unwrap().product, Product::Host);
+        assert_eq!(read(&[("FOLDCAST_PRODUCT", "")]).unwrap().product, Product::Host);
+        for product in Product::ALL {
+            assert_eq!(read(&[("FOLDCAST_PRODUCT", product.name())]).unwrap().product, product);
+        }
+        let text = refusal(&[("FOLDCAST_PRODUCT", "atlas-900")]);
+        assert!(text.contains("FOLDCAST_PRODUCT") && text.contains("\"atlas-900\""), "{text}");
+        assert!(Product::ALL.iter().all(|product| text.contains(product.name())), "{text}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A group of ranks and its calls.
 
-use core::sync::atomic::{AtomicU32, AtomicUsize};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::ThreadId;
@@ -9,10 +9,11 @@ use engine::{Completion, Ground, Life, Limits, NamedLane, OwnedBuffers, Preparer
 use shm::{GroupPeers, GroupWindows, MonotonicClock};
 use types::error::Cause;
 use types::transport::{Channel, Counter, Geometry, Windows};
-use types::{Buffers, DataType, Error, GroupName, Rank, Reduction, Result, digest};
+use types::{Buffers, DataType, Error, GroupName, Rank, Reduction, Result};
 
 use crate::config::Timeout;
 use crate::join::{Joined, Joining};
+use crate::settings::version;
 use crate::wait::Interrupt;
 use crate::world::World;
 
@@ -80,11 +81,6 @@ impl core::fmt::Debug for GroupShared {
     }
 }
 
-/// Digest of what all ranks of a group must have in common beside the call: the version that writes the memory.
-fn settings() -> u64 {
-    digest(1, env!("CARGO_PKG_VERSION").as_bytes())
-}
-
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A completion or an assertion that panicked in another thread must not take the whole group down with it.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -94,8 +90,9 @@ impl Group {
     pub(crate) fn new(world: Arc<World>, name: GroupName, ranks: Vec<Rank>, incarnation: u64) -> Group {
         let index = ranks.iter().position(|rank| *rank == world.rank());
         let geometry = Geometry::of(ranks.len());
-        let preparer = || Preparer::new(geometry, index.unwrap_or(0), incarnation, settings());
-        let joining = Joining::new(name.clone(), ranks.clone(), incarnation, settings());
+        let settings = world.settings();
+        let preparer = || Preparer::new(geometry, index.unwrap_or(0), incarnation, settings);
+        let joining = Joining::new(name.clone(), ranks.clone(), incarnation, version());
         let view = View { rank: world.rank(), ranks, group: name };
         Group {
             shared: Arc::new_cyclic(|me| GroupShared {
@@ -197,8 +194,8 @@ impl Group {
         self.shared.abort();
     }
 
-    /// Closes this process's part of the group: its pending and later calls fail with [`Error::Closed`]. The name can
-    /// be used again.
+    /// Closes this process's part of the group: its pending and later calls fail with [`Error::Closed`]. Members whose
+    /// calls still need something from it are told at once. The name can be used again.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for the group of all ranks.
@@ -207,7 +204,7 @@ impl Group {
             return Err(Error::invalid("group", "a group that was made", "the group of all ranks"));
         }
         self.shared.world.forget(self);
-        self.shared.close();
+        self.shared.leave();
         Ok(())
     }
 }
@@ -235,6 +232,23 @@ impl GroupShared {
 
     pub(crate) fn abort(&self) {
         self.end(&Cause::Requested { by: self.view.rank });
+    }
+
+    /// Closes this process's part of a group that goes on without it.
+    fn leave(&self) {
+        if self.joining.get().is_some() || !self.has_begun() {
+            return self.close();
+        }
+        // Members that meet the calls begun here would wait for this one for ever: it must still join, and tell them.
+        self.life.close();
+        self.joining.tell(self, &Cause::Requested { by: self.view.rank });
+        self.world.ring_own();
+    }
+
+    /// Whether a call was begun that has not met the other members.
+    fn has_begun(&self) -> bool {
+        let waits = self.submitted.load(Ordering::Acquire) > 0 || self.turn.load(Ordering::Acquire) != 0;
+        self.index.is_some() && self.view.ranks.len() > 1 && (waits || self.joining.has_asked())
     }
 
     /// Closes this process's part in order: members that still need it learn that it left.

@@ -59,7 +59,8 @@ impl Joining {
             return Some(joined);
         }
         let mut state = lock(&self.state);
-        if state.closed || state.failed.is_some() {
+        // Another thread may have been faster: to ask once more would make, and drop, the memory a second time.
+        if self.joined.get().is_some() || state.closed || state.failed.is_some() {
             return self.joined.get();
         }
         let host = group.world.host()?;
@@ -96,6 +97,9 @@ impl Joining {
             return joined.windows.abort(cause);
         }
         let mut state = lock(&self.state);
+        if let Some(joined) = self.joined.get() {
+            return joined.windows.abort(cause);
+        }
         if state.request.is_some() {
             state.cause.get_or_insert_with(|| cause.clone());
             drop(state);
@@ -109,6 +113,11 @@ impl Joining {
     /// Whether the progress thread must go on polling for [`tell`](Self::tell).
     pub(crate) fn has_something_to_say(&self) -> bool {
         self.joined.get().is_none() && lock(&self.state).cause.is_some()
+    }
+
+    /// Whether the memory was asked for and has not come.
+    pub(crate) fn has_asked(&self) -> bool {
+        lock(&self.state).request.is_some()
     }
 
     /// Asks no more.

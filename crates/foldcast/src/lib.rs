@@ -26,6 +26,7 @@ mod element;
 mod fused;
 mod group;
 mod join;
+mod settings;
 mod stage;
 mod submitted;
 mod wait;
@@ -40,7 +41,7 @@ pub use group::{CallOptions, Group};
 pub use shm::launcher as launch;
 pub use types::error;
 pub use types::{
-    Buffers, Bytes, CallSite, Cause, DataType, Elements, Ending, Error, GroupName, MAX_INPUT, OpKind, Rank, Reduction,
-    Result, Tag, WORLD_GROUP,
+    Buffers, Bytes, CallSite, Cause, DataType, Elements, Ending, Error, GroupName, MAX_INPUT, OpKind, Product, Profile,
+    Rank, Reduction, Result, Support, Tag, Unsupported, WORLD_GROUP,
 };
 pub use wait::Interrupt;

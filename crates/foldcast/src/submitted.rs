@@ -49,6 +49,7 @@ impl GroupShared {
         shared.world.ensure_progress_thread()?;
         let (limits, now) = (shared.limits(options.timeout), MonotonicClock.now());
         let mut preparer = lock(&shared.submissions);
+        preparer.with_settings(shared.world.settings());
         let task = |Submission { work, buffers, done }| {
             let call = preparer.call(&work, limits).started(now);
             let call = match options.name {

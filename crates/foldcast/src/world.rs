@@ -12,11 +12,12 @@ use std::time::Instant;
 use engine::Task;
 use shm::{Home, JobKey, Meeting, Waiter, Woken};
 use types::error::NotInGroup;
-use types::{Error, GroupName, Rank, Result};
+use types::{Error, GroupName, Product, Rank, Result};
 
 use crate::communicator::InitOptions;
 use crate::config::Config;
 use crate::group::{Group, GroupShared, lock};
+use crate::settings::Settings;
 use crate::stage::Stages;
 use crate::wait::LOOK_EVERY;
 
@@ -26,6 +27,7 @@ const FAREWELL: Duration = Duration::from_millis(700);
 /// What all handles of a communicator and its groups share.
 pub(crate) struct World {
     config: Config,
+    settings: Settings,
     home: Home,
     /// The other ranks of the host; `None` in a world of one.
     host: Option<Arc<shm::World>>,
@@ -58,6 +60,7 @@ struct Groups {
 impl World {
     fn new(config: Config, home: Home, host: Option<Arc<shm::World>>) -> Arc<World> {
         Arc::new(World {
+            settings: Settings::new(config.product),
             config,
             home,
             host,
@@ -101,6 +104,27 @@ impl World {
 
     pub(crate) fn host(&self) -> Option<&Arc<shm::World>> {
         self.host.as_ref()
+    }
+
+    /// The settings that calls carry.
+    #[inline]
+    pub(crate) fn settings(&self) -> u64 {
+        self.settings.word()
+    }
+
+    #[inline]
+    pub(crate) fn product(&self) -> Product {
+        self.settings.product()
+    }
+
+    pub(crate) fn set_product(&self, product: Product) {
+        self.settings.set_product(product);
+    }
+
+    /// Whether these ranks are on more than one host. All ranks of a job are on one.
+    #[allow(clippy::unused_self, reason = "the world is what will know")]
+    pub(crate) fn spans_hosts(&self, _ranks: &[Rank]) -> bool {
+        false
     }
 
     /// Refuses forked children.
@@ -326,6 +350,10 @@ impl World {
         let groups = std::mem::take(&mut lock(&self.groups).by_name);
         for group in groups.values() {
             group.shared().close();
+        }
+        for destroyed in lock(&self.active).clone() {
+            // What it had to tell, this process's leaving says.
+            destroyed.joining.close();
         }
         if let Some(host) = &self.host {
             host.leave(calls);

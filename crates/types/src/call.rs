@@ -2,6 +2,7 @@ use core::fmt;
 use std::sync::Arc;
 
 use crate::dtype::{DataType, Reduction};
+use crate::product::Product;
 use crate::rank::{GroupName, Rank};
 use crate::{Bytes, Elements};
 
@@ -143,7 +144,7 @@ pub struct Fingerprint {
     pub epoch: u64,
     /// Identity of the plan that the rank chose.
     pub plan: u64,
-    /// Digest of the settings that must agree.
+    /// The settings that must agree: the product in the lowest byte, a digest of the rest in the others.
     pub settings: u64,
     /// The name, for named calls; empty for unnamed ones.
     pub name: Arc<str>,
@@ -251,13 +252,18 @@ impl Fingerprint {
             ("parts", self.parts.to_string(), other.parts.to_string()),
             ("name", self.name.to_string(), other.name.to_string()),
             ("group epoch", self.epoch.to_string(), other.epoch.to_string()),
-            ("settings", format!("{:016x}", self.settings), format!("{:016x}", other.settings)),
+            ("settings", format!("{:014x}", self.settings >> 8), format!("{:014x}", other.settings >> 8)),
         ];
         let mut found: Vec<_> = pairs.into_iter().filter(|(_, own, others)| own != others).collect();
         if self.count != other.count {
             let before = |field: &str| matches!(field, "kind" | "dtype" | "reduction" | "root");
             let at = found.iter().position(|(field, ..)| !before(field)).unwrap_or(found.len());
             found.insert(at, ("count", size(self), size(other)));
+        }
+        // A call that one rank's product refused has no number there: whatever else differs may only follow from that.
+        let product = |f: &Fingerprint| Product::of_settings(f.settings).map_or("unknown", Product::name).to_owned();
+        if product(self) != product(other) {
+            found.insert(0, ("product", product(self), product(other)));
         }
         // The plan follows from the other fields: it is worth a word only when nothing else differs.
         if found.is_empty() && self.plan != other.plan {
@@ -365,7 +371,8 @@ mod tests {
             ("parts", Fingerprint { parts: Parts::of(&[]), ..sample() }),
             ("group epoch", Fingerprint { epoch: 3, ..sample() }),
             ("plan", Fingerprint { plan: 78, ..sample() }),
-            ("settings", Fingerprint { settings: 6, ..sample() }),
+            ("settings", Fingerprint { settings: 0x105, ..sample() }),
+            ("product", Fingerprint { settings: 6, ..sample() }),
             ("name", Fingerprint { name: "other".into(), ..sample() }),
         ];
         for (field, other) in changed {

@@ -10,6 +10,7 @@ mod buffers;
 mod call;
 mod dtype;
 pub mod error;
+mod product;
 mod rank;
 pub mod transport;
 
@@ -18,4 +19,5 @@ pub use buffers::Buffers;
 pub use call::{CallSite, DecodeError, Fingerprint, OpKind, Parts, Tag, digest};
 pub use dtype::{DataType, Reduction};
 pub use error::{Cause, Ending, Error, Result};
+pub use product::{Product, Profile, Support, Unsupported};
 pub use rank::{GroupName, MAX_GROUP_NAME_BYTES, Rank, WORLD_GROUP};

@@ -20,11 +20,11 @@ input shapes. An allreduce in a graph or function runs only if something uses it
 
 Fusion
 ------
-When TensorFlow (2.6 or newer) compiles a graph or function, sums of one group and dtype that do not depend on each other
+With fusion turned on, when TensorFlow (2.6 or newer) compiles a graph or function, sums of one group and dtype that do not depend on each other
 become fewer calls: with ``fusion=2`` one for each `fusion_id`, with ``fusion=1``, the default, two, which share the bytes
 by 96.54 to 3.46 %, or as many as the group's split strategy says; with ``fusion=0`` none. A fused call starts when all its
 inputs are there, and its result has the same bits. Fused ops meet as single ones do, so the ranks must fetch the same
-ones of a group in one step. The variable ``FOLDCAST_TENSORFLOW_FUSION=0`` turns fusion off, on all ranks or none;
+ones of a group in one step. Fusion is off unless the variable ``FOLDCAST_TENSORFLOW_FUSION=1`` turns it on, on all ranks or none;
 ``FOLDCAST_LOG=info`` writes a line for each compiled graph; `fusion_report` lists what was fused.
 
 Eager calls have no name to meet by: they meet in the order in which each rank makes them, together with the unnamed

@@ -35,8 +35,8 @@ def fusion_report(clear: bool = False) -> List[Dict[str, Any]]:
 
 
 def enable() -> None:
-    """Lets TensorFlow fuse, unless ``FOLDCAST_TENSORFLOW_FUSION=0`` or something stands against it."""
-    value = os.environ.get(_SWITCH, "1")
+    """Lets TensorFlow fuse if ``FOLDCAST_TENSORFLOW_FUSION=1`` asks for it and nothing stands against it."""
+    value = os.environ.get(_SWITCH, "0")
     if value not in ("0", "1"):
         raise ImportError(f"{_SWITCH}: expected 0 or 1, got {value!r}")
     if value == "0":

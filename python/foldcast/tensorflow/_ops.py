@@ -9,11 +9,13 @@ from typing import Any, Optional, Set, Tuple
 import tensorflow as tf
 
 import foldcast
+from foldcast import _foldcast
 from foldcast.tensorflow import _fusion
 from foldcast.tensorflow._control_dependencies import let_run_together
 from foldcast.tensorflow._in_turn import after_the_last
 from foldcast.tensorflow._library import LACKS_ASYNCHRONY, LACKS_ITERATIONS, LIBRARY
 from foldcast.tensorflow._scopes import scope
+from foldcast.tensorflow._variables import feeding_variable
 
 OP_TYPE = "HcomAllReduce"
 
@@ -69,7 +71,7 @@ def allreduce(
     tensor
         A tensor, or what ``tf.convert_to_tensor`` makes one of; IndexedSlices are densified, lists packed. Every rank
         of the group gives one, of the same shape and dtype: an integer of 8 to 64 bits, signed or not, float16,
-        bfloat16, float32 or float64. At most 8 GiB.
+        bfloat16, float32 or float64. At most 8 GiB. A variable is read, and never written to.
     reduction
         ``"sum"``, ``"max"``, ``"min"`` or ``"prod"``. Integers wrap; NaN propagates through max and min.
     fusion
@@ -90,7 +92,8 @@ def allreduce(
     Raises
     ------
     foldcast.InvalidArgumentError
-        An argument is none of the above. It is a ValueError.
+        An argument is none of the above, or the product (`foldcast.set_product`) does not take it: the dtype, the
+        reduction, or a variable that feeds the op with no other op between them. It is a ValueError.
 
     Notes
     -----
@@ -106,8 +109,9 @@ def allreduce(
     fusion, fusion_id = check.fusion(fusion, fusion_id)
     check.reduction(reduction)
     group = check.group(group)
-    tensor = tf.convert_to_tensor(tensor)
+    argument, tensor = tensor, tf.convert_to_tensor(tensor)
     check.tensor(tensor)
+    check.product(argument, tensor, reduction)
     foldcast.init()
     return _make(tensor, reduction, fusion, fusion_id, group, _tag(tensor, group), name)
 
@@ -210,6 +214,21 @@ class _Check:
         if elements is not None and elements * dtype.size > _MAX_INPUT_BYTES:
             got = f"shape {tuple(tensor.shape)} of {dtype.name}, {elements * dtype.size} bytes"
             raise self._refuse("tensor", f"at most {_MAX_INPUT_BYTES >> 30} GiB ({_MAX_INPUT_BYTES} bytes)", got)
+
+    def product(self, argument: Any, tensor: tf.Tensor, reduction: str) -> None:
+        product = foldcast.product()
+        if product == "host":
+            return
+        refused = _foldcast._check_product(tensor.dtype.base_dtype.name, reduction)
+        if refused is not None:
+            raise self._refuse(*refused)
+        variable = feeding_variable(argument, tensor)
+        if variable is not None:
+            expected = (
+                f"the result of an op (product {product} takes no variable as the node that feeds an allreduce: put "
+                "tf.identity between them)"
+            )
+            raise self._refuse("tensor", expected, f"variable '{variable}'")
 
 
 def _warn_once(fusion: int, fusion_id: int) -> None:
