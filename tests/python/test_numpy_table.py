@@ -30,6 +30,7 @@ class Table(ctypes.Structure):
         ("version", ctypes.c_uint32),
         ("size", ctypes.c_uint32),
         ("submit", ctypes.CFUNCTYPE(None, ctypes.POINTER(Call))),
+        ("split", ctypes.c_void_p),  # null: the library's default
     )
 
 
