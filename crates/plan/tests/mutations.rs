@@ -219,6 +219,19 @@ proptest! {
     }
 }
 
+/// A step that has read a part and waits for the rest is not in its rank's log when another rank writes over that part.
+#[test]
+fn a_race_with_a_step_that_waits_for_the_rest_is_named() {
+    let all = bases();
+    let refused = all.iter().filter(|base| base.plans.len() > 3).filter(|base| {
+        let mut call = (*base).clone();
+        change(&mut call.plans[1], 1, 12, 16, 0);
+        change(&mut call.plans[3], 0, 28, 0, 0);
+        prove(&call).is_err()
+    });
+    assert!(refused.count() > 0, "the changes break some plan");
+}
+
 /// A pipeline for two ranks that stages `lag` chunks ahead, over `depth` buffers.
 fn pipeline(lag: u64, depth: usize, rounds: u64) -> Call {
     let geometry = types::transport::Geometry { pair_depth: depth, ..small(2) };

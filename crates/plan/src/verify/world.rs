@@ -414,9 +414,11 @@ impl<'a> World<'a> {
         match conflict {
             Conflict::Unwritten { bytes } => Fault::Unwritten { area, bytes },
             Conflict::Race { bytes, access, other_access, other: Event { rank, tick } } => {
-                // Ticks count from 1, and each has its entry in the log.
+                // Ticks count from 1, and each has its entry in the log; but for a step that has read a part and waits
+                // for the rest to be written, which is the one that the rank will run next.
                 let index = usize::try_from(tick - 1).unwrap_or(usize::MAX);
-                let (other_call, other_step) = self.ranks[rank].log[index];
+                let Rank { log, call, step, .. } = &self.ranks[rank];
+                let (other_call, other_step) = log.get(index).copied().unwrap_or((*call, *step));
                 Fault::Race { area, bytes, access, other_access, other: rank, other_call, other_step }
             }
         }
