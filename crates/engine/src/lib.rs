@@ -23,7 +23,7 @@ pub use call::{Call, Completion, Limits, OwnedBuffers, Preparer, Task, Work};
 pub use execution::{ChannelState, Execution};
 pub use life::Life;
 pub use named::NamedLane;
-pub use trouble::View;
+pub use trouble::{SETTLING, View};
 pub use unnamed::UnnamedLane;
 
 pub use core::task::Poll;

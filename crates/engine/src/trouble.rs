@@ -39,7 +39,7 @@ impl View {
 
 /// How long a rank may have left in order before a wait fails for it. One that left because of another's death, or of an
 /// abort, may be seen to have gone before the first cause is.
-const SETTLING: Duration = Duration::from_millis(30);
+pub const SETTLING: Duration = Duration::from_millis(30);
 
 /// What a wait remembers between looks.
 #[derive(Debug, Default)]

@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::sync::{Mutex, OnceLock};
 
-use engine::Call;
+use engine::{Call, SETTLING};
 use shm::{GroupKey, GroupPeers, GroupWindows, MonotonicClock, Request};
 use types::error::{Cause, Deadline};
 use types::transport::{Clock, Fate, Windows};
@@ -167,9 +167,6 @@ impl Joining {
         Ok(())
     }
 }
-
-/// How long a member may have left in order before a call fails for it: the first cause may be seen a little later.
-const SETTLING: Duration = Duration::from_millis(30);
 
 /// Another member that is gone, if one is: rather one that died than one that left, perhaps because of it.
 fn gone(group: &GroupShared) -> Option<(Rank, Ending)> {
