@@ -7,6 +7,7 @@
 
 use core::time::Duration;
 
+use types::transport::Geometry;
 use types::{Error, Product, Rank, Result};
 
 /// How long something may take.
@@ -102,7 +103,7 @@ const JOB_VARIABLES: [&str; 8] = [
 ];
 
 /// More ranks than this on one host are taken for a mistake.
-pub(crate) const MAX_RANKS: usize = 4096;
+pub(crate) const MAX_RANKS: usize = Geometry::MAX_RANKS;
 
 impl Config {
     /// Reads the process's environment.

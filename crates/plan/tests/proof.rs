@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::collections::BTreeSet;
+
 use common::{algorithm, small, small_broadcast, small_gather, small_shape, ways_to_cut};
 use foldcast_plan::verify::{self, Call, Start};
 use foldcast_plan::{ALGORITHMS, Shape, select};
@@ -90,6 +92,40 @@ fn every_shape_has_an_algorithm_and_its_choice_is_right() {
         }
         let barrier = Shape::barrier(ranks);
         verify::algorithm(select(&barrier), &barrier, 4, Start::default()).unwrap();
+    }
+}
+
+/// The chunks shrink where there are many ranks. Each size that comes out, on few ranks: so a round of each is proven.
+#[test]
+fn every_chunk_size_that_groups_have_is_used_rightly() {
+    let chunks: BTreeSet<usize> = (1..=Geometry::MAX_RANKS).map(|ranks| Geometry::of(ranks).chunk_bytes).collect();
+    assert!(chunks.len() > 100 && chunks.iter().all(|bytes| bytes.is_multiple_of(128)), "{chunks:?}");
+    for chunk_bytes in chunks {
+        for ranks in [2, 3, 5] {
+            let geometry = Geometry { chunk_bytes, ..Geometry::of(ranks) };
+            for bytes in sizes(&geometry, 8).into_iter().filter(|bytes| *bytes >= chunk_bytes) {
+                for shape in shapes(geometry, bytes, 8) {
+                    let proof = verify::algorithm(select(&shape), &shape, 2, Start { sequence: 1, uses: 3 });
+                    proof.unwrap_or_else(|violation| panic!("{shape:?}: {violation}"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn many_ranks_with_small_chunks_are_right() {
+    let ranks = 140;
+    let geometry = Geometry::of(ranks);
+    assert!(geometry.chunk_bytes < Geometry::of(8).chunk_bytes);
+    for bytes in [8, ranks * geometry.chunk_bytes + 8] {
+        let pieces: Vec<usize> = (0..ranks).map(|rank| 8 * (rank % 5) * bytes.min(1000)).collect();
+        for shape in
+            [Shape::all_reduce(ranks, bytes, 8), Shape::broadcast(ranks, 3, bytes, 8), Shape::all_gather(pieces, 8)]
+        {
+            let proof = verify::algorithm(select(&shape), &shape, 2, Start::default());
+            proof.unwrap_or_else(|violation| panic!("{shape:?}: {violation}"));
+        }
     }
 }
 

@@ -59,14 +59,53 @@ pub struct Geometry {
 }
 
 impl Geometry {
+    /// What the memory of a group takes at most for each of its ranks, whatever their number.
+    pub const MAX_BYTES_PER_RANK: usize = 16 << 20;
+
+    /// The most ranks for which [`of`](Self::of) keeps within [`MAX_BYTES_PER_RANK`](Self::MAX_BYTES_PER_RANK).
+    pub const MAX_RANKS: usize = 4096;
+
+    /// Bytes of a full chunk, where the number of ranks leaves room for it.
+    const FULL_CHUNK_BYTES: usize = 64 << 10;
+
+    /// Of the bytes of a rank, what is left for everything but pair and gather buffers: slots, counters, lists.
+    const OTHER_BYTES: usize = 256 << 10;
+
+    /// Buffers begin on such pairs of cache lines, which processors fetch together.
+    const LINE_PAIR_BYTES: usize = 128;
+
     /// The areas of a group of this many ranks.
+    ///
+    /// Each pair of ranks has buffers of its own, so that with many ranks there are many buffers. A chunk is 64 KiB, or if
+    /// there are too many for that (from 118 ranks on), the largest number of whole pairs of cache lines with which a rank's
+    /// share of them stays within [`MAX_BYTES_PER_RANK`](Self::MAX_BYTES_PER_RANK).
     #[must_use]
     pub const fn of(ranks: usize) -> Geometry {
-        if ranks <= 2 {
-            Geometry { ranks, slot_bytes: 32 << 10, chunk_bytes: 64 << 10, pair_depth: 4 }
-        } else {
-            Geometry { ranks, slot_bytes: 4 << 10, chunk_bytes: 64 << 10, pair_depth: 1 }
+        let (slot_bytes, pair_depth) = if ranks <= 2 { (32 << 10, 4) } else { (4 << 10, 1) };
+        let chunk_bytes = Geometry::FULL_CHUNK_BYTES;
+        let mut geometry = Geometry { ranks, slot_bytes, chunk_bytes, pair_depth };
+        let room = (Geometry::MAX_BYTES_PER_RANK - Geometry::OTHER_BYTES) / (2 * geometry.buffers_per_rank());
+        if geometry.chunk_stride() > room {
+            // The stride is the chunk and a sixteenth of it, rounded up.
+            let chunk = room.saturating_sub(Geometry::LINE_PAIR_BYTES) / 17 * 16;
+            let chunk = chunk / Geometry::LINE_PAIR_BYTES * Geometry::LINE_PAIR_BYTES;
+            geometry.chunk_bytes = if chunk > 0 { chunk } else { Geometry::LINE_PAIR_BYTES };
         }
+        geometry
+    }
+
+    /// Pair and gather buffers of a channel for each rank: its sides of the buffers that it shares with each other rank,
+    /// and two to gather.
+    const fn buffers_per_rank(&self) -> usize {
+        self.ranks.saturating_sub(1) * self.pair_depth + 2
+    }
+
+    /// Bytes from one pair or gather buffer to the next: a sixteenth of the chunk (at most 4 KiB) lies between them, so that
+    /// the same offsets of different buffers do not share a set of the caches.
+    #[must_use]
+    pub const fn chunk_stride(&self) -> usize {
+        let gap = (self.chunk_bytes / 16).next_multiple_of(Geometry::LINE_PAIR_BYTES);
+        self.chunk_bytes + if gap < 4096 { gap } else { 4096 }
     }
 }
 
