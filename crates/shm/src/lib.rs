@@ -15,6 +15,8 @@ pub mod primitive;
 
 // Only the modules above are checked by loom, whose atomics cannot lie in shared memory.
 #[cfg(not(loom))]
+pub mod crew;
+#[cfg(not(loom))]
 mod death;
 #[cfg(not(loom))]
 pub mod fork;
@@ -41,6 +43,8 @@ mod wire;
 #[cfg(not(loom))]
 pub mod world;
 
+#[cfg(not(loom))]
+pub use crew::Crew;
 #[cfg(not(loom))]
 pub use fork::Home;
 #[cfg(not(loom))]
