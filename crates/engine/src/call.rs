@@ -8,7 +8,9 @@ use std::sync::Arc;
 use kernels::Fold;
 use plan::{Plan, Shape, Shares, Span, Step};
 use types::transport::{Counter, Geometry};
-use types::{Buffers, DataType, Elements, Error, Fingerprint, OpKind, Parts, Rank, Reduction, Result};
+use types::{Buffers, DataType, Elements, Error, Fingerprint, OpKind, Parts, Rank, Reduction, Result, digest};
+
+use crate::lanes::{cuts, spans};
 
 /// Buffers that a call keeps until it has ended.
 pub trait OwnedBuffers: Send {
@@ -103,6 +105,11 @@ impl Work {
         self.reduction
     }
 
+    /// Whether every rank gives all bytes: only such a call can be cut at any place.
+    pub(crate) const fn is_of_all(&self) -> bool {
+        matches!(self.kind, OpKind::AllReduce)
+    }
+
     /// Bytes of the output.
     #[must_use]
     #[inline]
@@ -142,6 +149,12 @@ pub struct Prepared {
     /// Where this rank's input stands in the whole, if it is a buffer of its own.
     input_at: usize,
     work: Work,
+    /// The bytes that this lane of the call has: all, unless it is cut.
+    pub(crate) span: Span,
+    /// The lanes beside this one, if the call is cut and this is its first.
+    pub(crate) others: Vec<Arc<Prepared>>,
+    /// How many lanes a group must have for a large call to be cut as this one is.
+    lanes: usize,
 }
 
 impl Prepared {
@@ -150,6 +163,12 @@ impl Prepared {
     pub(crate) fn in_input(&self, span: &Span, in_place: bool) -> Span {
         let before = if in_place { 0 } else { self.input_at };
         span.start - before..span.end - before
+    }
+
+    /// Bytes of the whole call, of which this may be one lane.
+    #[inline]
+    pub(crate) fn whole(&self) -> usize {
+        self.work.bytes
     }
 }
 
@@ -195,6 +214,12 @@ impl Call {
         self
     }
 
+    /// When it began, if that is known.
+    #[must_use]
+    pub const fn begun_at(&self) -> Option<Duration> {
+        self.started
+    }
+
     /// What the call must agree on with the other ranks.
     #[must_use]
     pub fn fingerprint(&self) -> &Fingerprint {
@@ -205,6 +230,19 @@ impl Call {
     #[must_use]
     pub const fn is_named(&self) -> bool {
         self.named.is_some()
+    }
+
+    /// Whether the call is cut into lanes: it is run by [`Cut`](crate::Cut).
+    #[must_use]
+    #[inline]
+    pub fn is_cut(&self) -> bool {
+        !self.prepared.others.is_empty()
+    }
+
+    /// The lanes of the call as calls, the first one first.
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = Call> + '_ {
+        let lane = |prepared: &Arc<Prepared>| Call { prepared: Arc::clone(prepared), ..self.clone() };
+        core::iter::once(self.clone()).chain(self.prepared.others.iter().map(lane))
     }
 
     /// The call's limits.
@@ -279,6 +317,7 @@ pub struct Preparer {
     rank: usize,
     epoch: u64,
     settings: u64,
+    lanes: usize,
     last: Option<Arc<Prepared>>,
     cache: HashMap<Work, Arc<Prepared>>,
     steps: usize,
@@ -288,7 +327,7 @@ impl Preparer {
     /// For the group rank `rank` of a group with these areas.
     #[must_use]
     pub fn new(geometry: Geometry, rank: usize, epoch: u64, settings: u64) -> Preparer {
-        Preparer { geometry, rank, epoch, settings, last: None, cache: HashMap::new(), steps: 0 }
+        Preparer { geometry, rank, epoch, settings, lanes: 1, last: None, cache: HashMap::new(), steps: 0 }
     }
 
     /// Makes the calls from now on carry these settings.
@@ -296,11 +335,36 @@ impl Preparer {
     pub fn with_settings(&mut self, settings: u64) -> &mut Preparer {
         if self.settings != settings {
             self.settings = settings;
-            self.last = None;
-            self.cache.clear();
-            self.steps = 0;
+            self.forget();
         }
         self
+    }
+
+    /// Cuts large allreduces from now on into so many lanes. Only unnamed calls may be: give what
+    /// [`Windows::lanes`](types::transport::Windows::lanes) says once the group's memory is there.
+    #[inline]
+    pub fn with_lanes(&mut self, lanes: usize) -> &mut Self {
+        if self.lanes != lanes {
+            self.lanes = lanes;
+            self.forget();
+        }
+        self
+    }
+
+    #[cold]
+    fn forget(&mut self) {
+        self.last = None;
+        self.cache.clear();
+        self.steps = 0;
+    }
+
+    /// Prepares an unnamed call anew if it was made before the number of lanes was known.
+    pub(crate) fn recut(&mut self, call: &mut Call, lanes: usize) {
+        let Prepared { lanes: made_for, fingerprint, work, .. } = &*call.prepared;
+        if *made_for != lanes && cuts(work, lanes, &self.geometry) > 1 {
+            let again = self.with_settings(fingerprint.settings).with_lanes(lanes).call(work, call.limits);
+            call.prepared = again.prepared;
+        }
     }
 
     /// A call that does this.
@@ -322,7 +386,7 @@ impl Preparer {
                 self.cache.clear();
                 self.steps = 0;
             }
-            self.steps += made.plan.steps.len();
+            self.steps += made.plan.steps.len() * (1 + made.others.len());
             self.cache.insert(work.clone(), Arc::clone(&made));
             made
         });
@@ -331,27 +395,42 @@ impl Preparer {
     }
 
     fn make(&self, work: &Work) -> Prepared {
+        let spans = spans(work, cuts(work, self.lanes, &self.geometry), &self.geometry);
+        let mut lanes = (0..).zip(&spans).map(|(lane, span)| self.make_lane(work, lane, spans.len(), span.clone()));
+        let first = lanes.next().expect("a call has at least one lane");
+        Prepared { others: lanes.map(Arc::new).collect(), ..first }
+    }
+
+    /// One of the lanes of a call: a call of these bytes that agrees with the others on being this lane of the whole.
+    fn make_lane(&self, work: &Work, lane: u64, lanes: usize, span: Span) -> Prepared {
         let Work { kind, dtype, reduction, bytes, shares, root, parts } = work.clone();
         let (ranks, element) = (self.geometry.ranks, dtype.size());
-        let shape = Shape { kind, ranks, bytes, shares, element, geometry: self.geometry };
+        let shape = Shape { kind, ranks, bytes: span.len(), shares, element, geometry: self.geometry };
         let input_at = shape.share(self.rank).start;
         let plan = plan::plan(&shape, self.rank);
+        let number = |length: usize| u64::try_from(length).expect("a length in memory fits 64 bits");
         let fingerprint = Fingerprint {
             kind,
             dtype,
             reduction,
-            count: Elements(u64::try_from(bytes / element).expect("a length in memory fits 64 bits")),
+            count: Elements(number(bytes / element)),
             root,
             parts,
             epoch: self.epoch,
-            plan: plan.id,
+            plan: if lanes == 1 { plan.id } else { lane_id(plan.id, lane, number(lanes)) },
             settings: self.settings,
             name: "".into(),
         };
         let hash = fingerprint.hash();
         let (fold, last_awaits) = (Fold::new(dtype, reduction), last_awaits(&plan));
-        Prepared { plan, fold, fingerprint, hash, last_awaits, input_at, work: work.clone() }
+        let (work, others, lanes) = (work.clone(), Vec::new(), self.lanes);
+        Prepared { plan, fold, fingerprint, hash, last_awaits, input_at, work, span, others, lanes }
     }
+}
+
+/// The identity of the plan of one lane of several.
+fn lane_id(plan: u64, lane: u64, lanes: u64) -> u64 {
+    digest(0x6c61_6e65, &[plan, lane, lanes].map(u64::to_le_bytes).concat())
 }
 
 fn last_awaits(plan: &Plan) -> Vec<(Counter, u64)> {

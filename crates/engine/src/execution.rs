@@ -14,7 +14,7 @@ use types::error::Cause;
 use types::transport::{Channel, Counter, Peers};
 use types::{Buffers, CallSite, Error, Fingerprint, Result, Tag};
 
-use crate::call::Call;
+use crate::call::{Call, Prepared};
 use crate::trouble::{Trouble, View, Waits, Watch, fail, find_trouble, mismatch_error, warn};
 use crate::{Ground, SharedWindows};
 
@@ -54,6 +54,8 @@ pub struct Execution {
     differs: bool,
     /// Whether peers may sleep on something that was published.
     wake_due: bool,
+    /// Whether to stop when all headers have been seen and agree, until polled again.
+    halts: bool,
     verdict: Option<Box<Error>>,
     watch: Watch,
 }
@@ -73,9 +75,20 @@ impl Execution {
             unseen: 0,
             differs: false,
             wake_due: false,
+            halts: false,
             verdict: None,
             watch: Watch::default(),
         }
+    }
+
+    /// The same call, which says `Pending` once when all ranks have [met](Self::has_met), though it could go on.
+    pub(crate) fn halting(self) -> Execution {
+        Execution { halts: true, ..self }
+    }
+
+    /// Whether a call that was to halt has seen every rank's header, and all agree.
+    pub(crate) const fn has_met(&self) -> bool {
+        !self.halts
     }
 
     /// Goes as far as possible. With `look`, a call that cannot go on also looks for deaths, aborts and deadlines.
@@ -123,6 +136,11 @@ impl Execution {
                     if self.differs {
                         return self.mismatch(ground, state, call);
                     }
+                    if self.halts {
+                        self.halts = false;
+                        self.next_step += 1;
+                        return self.pending(ground);
+                    }
                 }
                 Step::Await { counter, round } => {
                     let due = state.uses + round + 1;
@@ -160,7 +178,7 @@ impl Execution {
             }
             self.next_step += 1;
         }
-        if Self::streams(buffers) {
+        if Self::streams(prepared, buffers) {
             kernels::finish_streaming();
         }
         state.uses += prepared.plan.rounds;
@@ -168,8 +186,8 @@ impl Execution {
         Poll::Ready(Ok(()))
     }
 
-    fn streams(buffers: &Buffers<'_>) -> bool {
-        !buffers.is_in_place() && buffers.len() > STREAMING_BYTES
+    fn streams(prepared: &Prepared, buffers: &Buffers<'_>) -> bool {
+        !buffers.is_in_place() && prepared.whole() > STREAMING_BYTES
     }
 
     #[inline]
@@ -260,7 +278,7 @@ impl Execution {
                 None => windows.slot(state.channel, index, self.sequence, len),
             })
         };
-        let hints = Hints { streaming: Self::streams(buffers), take_ownership: changes_hands };
+        let hints = Hints { streaming: Self::streams(&call.prepared, buffers), take_ownership: changes_hands };
         let fold = call.prepared.fold;
         match (sources, ranks) {
             (Sources::Own, _) => fold.fold(buffers, span.clone(), &[Source::Own], also, hints),
@@ -285,7 +303,7 @@ impl Execution {
         let stage = stage.map(|(span, round)| {
             (span.clone(), windows.pair(state.channel, own, 1 - own, state.uses + round, span.len()))
         });
-        let hints = Hints { streaming: Self::streams(buffers), take_ownership: true };
+        let hints = Hints { streaming: Self::streams(&call.prepared, buffers), take_ownership: true };
         call.prepared.fold.fold_and_stage(buffers, span.clone(), peer, own == 0, stage, hints);
     }
 

@@ -6,6 +6,7 @@
 //!
 //! * [`call`]: what one call is, and the cache of plans.
 //! * [`execution`]: one call stepping through its plan: the header exchange, the mismatch verdict, the folds.
+//! * [`lanes`]: one large call on several channels, so that several threads can work on it.
 //! * [`life`]: the life of a group: live, then closed or aborted with its first cause.
 //! * [`names`]: named calls: announcing, and the published order.
 //! * [`unnamed`] and [`named`]: the two lanes of a group, which own the queued calls of each kind.
@@ -13,6 +14,7 @@
 
 pub mod call;
 pub mod execution;
+pub mod lanes;
 pub mod life;
 pub mod named;
 pub mod names;
@@ -21,6 +23,7 @@ pub mod unnamed;
 
 pub use call::{Call, Completion, Limits, OwnedBuffers, Preparer, Task, Work};
 pub use execution::{ChannelState, Execution};
+pub use lanes::{Cut, Lane};
 pub use life::Life;
 pub use named::NamedLane;
 pub use trouble::{SETTLING, View};

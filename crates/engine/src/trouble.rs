@@ -116,7 +116,7 @@ pub(crate) fn find_trouble<W: SharedWindows, P: Peers>(
 
 /// How a member ended its part in the group, if it did.
 fn departure<W: SharedWindows, P: Peers>(ground: Ground<'_, W, P>, channel: Channel, index: usize) -> Option<Ending> {
-    match ground.windows.counter(channel, index, Counter::Left) {
+    match ground.windows.counter(channel.of_kind(), index, Counter::Left) {
         0 => match ground.peers.fate(index) {
             Fate::Gone(ending) => Some(ending),
             Fate::Alive => None,

@@ -9,6 +9,7 @@ use types::{Error, Result, Tag};
 
 use crate::call::{Call, Preparer, Task};
 use crate::execution::{ChannelState, Execution};
+use crate::lanes::{Cut, Others};
 use crate::life::Life;
 use crate::trouble::{Trouble, View, fail};
 use crate::{Ground, SharedWindows};
@@ -23,15 +24,30 @@ pub struct UnnamedLane {
     pub state: ChannelState,
     /// Plans and fingerprints.
     pub preparer: Preparer,
+    /// The channels of further lanes, for calls that are cut.
+    pub others: Others,
     queue: VecDeque<Task>,
-    current: Option<Execution>,
+    current: Option<Current>,
+}
+
+/// The call at the front of the queue, on its way.
+#[derive(Debug)]
+enum Current {
+    Whole(Execution),
+    Cut(Cut),
 }
 
 impl UnnamedLane {
     /// An empty lane.
     #[must_use]
     pub fn new(preparer: Preparer) -> UnnamedLane {
-        UnnamedLane { state: ChannelState::new(Channel::Unnamed), preparer, queue: VecDeque::new(), current: None }
+        UnnamedLane {
+            state: ChannelState::new(Channel::Unnamed),
+            preparer,
+            others: Others::default(),
+            queue: VecDeque::new(),
+            current: None,
+        }
     }
 
     /// Adds a call behind those that wait.
@@ -54,9 +70,19 @@ impl UnnamedLane {
                 finished.extend(self.drain(ground.life, ground.view, ground.clock.now()));
                 break;
             }
-            let execution = self.current.get_or_insert_with(|| Execution::begin(&mut self.state));
-            let mut buffers = task.buffers.buffers();
-            let polled = execution.poll(ground, &mut self.state, &mut task.call, &mut buffers, look);
+            let current = self.current.get_or_insert_with(|| {
+                // It may have been made before the group's memory was there.
+                self.preparer.recut(&mut task.call, ground.windows.lanes());
+                match task.call.is_cut() {
+                    true => Current::Cut(Cut::begin(&mut self.state, &task.call)),
+                    false => Current::Whole(Execution::begin(&mut self.state)),
+                }
+            });
+            let (mut buffers, state) = (task.buffers.buffers(), &mut self.state);
+            let polled = match current {
+                Current::Whole(execution) => execution.poll(ground, state, &mut task.call, &mut buffers, look),
+                Current::Cut(cut) => cut.poll(ground, state, &mut self.others, &mut buffers, look),
+            };
             let Poll::Ready(result) = polled else { break };
             self.current = None;
             if let Some(mut task) = self.queue.pop_front() {

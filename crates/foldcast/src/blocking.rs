@@ -7,11 +7,12 @@ use engine::named::Borrowed;
 use engine::{Execution, Poll, Work};
 use shm::MonotonicClock;
 use types::error::{Cause, Deadline};
-use types::transport::Clock;
+use types::transport::{Clock, Windows};
 use types::{Buffers, CallSite, Error, OpKind, Rank, Result, Tag};
 
 use crate::group::{CallOptions, GroupShared, INSIDE, Turn, lock};
 use crate::join::Joined;
+use crate::lanes::LARGE_BYTES;
 use crate::wait::{Patience, Pause};
 
 impl GroupShared {
@@ -34,7 +35,9 @@ impl GroupShared {
         if !self.life.is_live() {
             return Err(self.life.error(self.view.site(work.kind().name(), None), Duration::ZERO, false));
         }
-        if !buffers.is_empty() {
+        if work.bytes() >= LARGE_BYTES && self.world.config().threads > 1 {
+            self.run_alone_in_parts(work, buffers);
+        } else if !buffers.is_empty() {
             work.alone(buffers);
         }
         Ok(())
@@ -52,15 +55,23 @@ impl GroupShared {
         let mut lane = lock(&self.unnamed);
         let lane = &mut *lane;
         let preparer = lane.preparer.with_settings(self.world.settings());
-        let mut call = preparer.call(work, self.limits(options.timeout)).begun(begun);
-        let joined = match self.joining.get() {
-            Some(joined) => joined,
-            None => self.join(&mut call, options)?,
+        let limits = self.limits(options.timeout);
+        let (joined, begun) = match self.joining.get() {
+            Some(joined) => (joined, begun),
+            None => {
+                let mut call = preparer.call(work, limits).begun(begun);
+                let joined = self.join(&mut call, options)?;
+                (joined, call.begun_at())
+            }
         };
+        let mut call = preparer.with_lanes(joined.windows.lanes()).call(work, limits).begun(begun);
         let ground = self.ground(joined);
         if !ground.is_live() {
             let tag = Tag::Unnamed(lane.state.calls() + 1);
             return Err(self.life.error(self.view.site(work.kind().name(), Some(tag)), Duration::ZERO, false));
+        }
+        if call.is_cut() {
+            return self.run_cut(lane, call, buffers, options, joined);
         }
         let mut execution = Execution::begin(&mut lane.state);
         match execution.poll(ground, &mut lane.state, &mut call, buffers, false) {
@@ -83,7 +94,7 @@ impl GroupShared {
     }
 
     /// Fails a wait that was interrupted, or whose group was closed or aborted by another thread of this process.
-    fn still_wanted(&self, pause: Pause, call: &mut engine::Call, site: CallSite) -> Result<()> {
+    pub(crate) fn still_wanted(&self, pause: Pause, call: &mut engine::Call, site: CallSite) -> Result<()> {
         if pause == Pause::Interrupted {
             self.end(&Cause::Interrupted { by: self.view.rank });
         }

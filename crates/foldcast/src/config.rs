@@ -72,6 +72,10 @@ pub struct Config {
     pub warn_after: Duration,
     /// The product whose limits hold. `FOLDCAST_PRODUCT`, `host`.
     pub product: Product,
+    /// How many threads of this process may work on one large call, the calling one included: 1 to
+    /// [`MAX_THREADS`](Self::MAX_THREADS). `FOLDCAST_THREADS`; else the cores that this rank has for itself, at least 1: what
+    /// the launcher says (`FOLDCAST_CORES`), or its part of the cores that this process may use.
+    pub threads: usize,
 }
 
 /// Pairs of variables that give rank and number of ranks, the first that is set counts; others must agree.
@@ -106,6 +110,9 @@ const JOB_VARIABLES: [&str; 8] = [
 pub(crate) const MAX_RANKS: usize = Geometry::MAX_RANKS;
 
 impl Config {
+    /// More threads for one call are taken for a mistake.
+    pub const MAX_THREADS: usize = 64;
+
     /// Reads the process's environment.
     ///
     /// # Errors
@@ -150,6 +157,7 @@ impl Config {
             timeout: limit(env, "FOLDCAST_TIMEOUT", "HCCL_EXEC_TIMEOUT", 1800)?,
             warn_after: limit(env, "FOLDCAST_WARN_AFTER", "FOLDCAST_WARN_AFTER", 5)?.unwrap_or(Duration::MAX),
             product: product(env)?,
+            threads: threads(env, size)?,
         })
     }
 }
@@ -160,6 +168,22 @@ fn product(env: Env<'_>) -> Result<Product> {
     const NAME: &str = "FOLDCAST_PRODUCT";
     let Some(text) = env(NAME) else { return Ok(Product::default()) };
     text.parse().map_err(|_| Error::invalid(NAME, Product::expected(), format!("{text:?}")))
+}
+
+fn threads(env: Env<'_>, size: usize) -> Result<usize> {
+    const NAME: &str = "FOLDCAST_THREADS";
+    if let Some(text) = env(NAME) {
+        let threads = text.trim().parse().ok().filter(|threads| (1..=Config::MAX_THREADS).contains(threads));
+        let expected = || format!("a whole number from 1 to {}", Config::MAX_THREADS);
+        return threads.ok_or_else(|| Error::invalid(NAME, expected(), format!("{text:?}")));
+    }
+    // By affinity, and by the share of time that a container may have.
+    let usable = std::thread::available_parallelism().map_or(1, usize::from);
+    let own = match number(env, "FOLDCAST_CORES")? {
+        Some(share) => share.min(usable),
+        None => usable / size,
+    };
+    Ok(own.clamp(1, Config::MAX_THREADS))
 }
 
 fn number(env: Env<'_>, name: &str) -> Result<Option<usize>> {
@@ -351,6 +375,21 @@ mod tests {
         let text = refusal(&[("FOLDCAST_PRODUCT", "atlas-900")]);
         assert!(text.contains("FOLDCAST_PRODUCT") && text.contains("\"atlas-900\""), "{text}");
         assert!(Product::ALL.iter().all(|product| text.contains(product.name())), "{text}");
+    }
+
+    #[test]
+    fn threads_are_what_is_set_or_the_cores_of_a_rank() {
+        assert_eq!(read(&[("FOLDCAST_THREADS", "3")]).unwrap().threads, 3);
+        for bad in ["0", "-1", "65", "1.5", "all"] {
+            let text = refusal(&[("FOLDCAST_THREADS", bad)]);
+            assert!(text.contains("FOLDCAST_THREADS") && text.contains(bad) && text.contains("1 to 64"), "{text}");
+        }
+        let usable = std::thread::available_parallelism().unwrap().get();
+        assert_eq!(read(&[]).unwrap().threads, usable.min(64));
+        let of = |size: &str| read(&[("RANK", "0"), ("WORLD_SIZE", size)]).unwrap().threads;
+        assert_eq!((of("2"), of("4096")), ((usable / 2).clamp(1, 64), 1), "of {usable} cores");
+        let told = |cores| read(&[("RANK", "0"), ("WORLD_SIZE", "2"), ("FOLDCAST_CORES", cores)]).unwrap().threads;
+        assert_eq!((told("0"), told("1"), told("1000000")), (1, 1, usable.min(64)));
     }
 
     #[test]

@@ -64,8 +64,10 @@ impl Joining {
             return self.joined.get();
         }
         let host = group.world.host()?;
-        let request =
-            state.request.get_or_insert_with(|| host.request_group(self.key.clone(), &self.settings.to_le_bytes()));
+        let request = state.request.get_or_insert_with(|| {
+            let threads = group.world.config().threads;
+            host.request_group(self.key.clone(), threads, &self.settings.to_le_bytes())
+        });
         match request.try_take()? {
             Ok(windows) => {
                 state.request = None;

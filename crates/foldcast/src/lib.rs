@@ -26,6 +26,7 @@ mod element;
 mod fused;
 mod group;
 mod join;
+mod lanes;
 mod settings;
 mod stage;
 mod submitted;

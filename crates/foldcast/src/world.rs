@@ -10,13 +10,14 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use engine::Task;
-use shm::{Home, JobKey, Meeting, Waiter, Woken};
+use shm::{Crew, Home, JobKey, Meeting, Waiter, Woken};
 use types::error::NotInGroup;
 use types::{Error, GroupName, Product, Rank, Result};
 
 use crate::communicator::InitOptions;
 use crate::config::Config;
 use crate::group::{Group, GroupShared, lock};
+use crate::lanes::Helpers;
 use crate::settings::Settings;
 use crate::stage::Stages;
 use crate::wait::LOOK_EVERY;
@@ -42,6 +43,8 @@ pub(crate) struct World {
     /// Whose turn it is to make progress: a thread that waits in a completion hands it to the next.
     progress_turn: AtomicU64,
     pub(crate) stages: Stages,
+    /// Threads that help with large calls.
+    helpers: Helpers,
 }
 
 thread_local! {
@@ -72,6 +75,7 @@ impl World {
             progress_started: Mutex::default(),
             progress_turn: AtomicU64::new(1),
             stages: Stages::default(),
+            helpers: Helpers::default(),
         })
     }
 
@@ -333,6 +337,11 @@ impl World {
         }
     }
 
+    /// The threads that help with large calls; they are made when they are first asked for.
+    pub(crate) fn crew(&self) -> &Crew {
+        self.helpers.crew(self)
+    }
+
     // ---- the end ----
 
     pub(crate) fn abort(&self) {
@@ -360,6 +369,7 @@ impl World {
             host.ring_own();
             host.stop_monitor();
         }
+        self.helpers.stop();
         let end = Instant::now() + FAREWELL;
         let me = std::thread::current().id();
         for thread in std::mem::take(&mut *lock(&self.threads)) {

@@ -210,19 +210,22 @@ impl Desk {
 
 impl World {
     /// Asks for the memory of a group that this rank is a member of. Never blocks: the group's first member makes the
-    /// memory here and now and offers it, with `settings`, to the others; these get it from that member's process through the
+    /// memory here and now, for `lanes` lanes, and offers it, with `settings`, to the others; these get it from that member's process through the
     /// monitor of both, as soon as that member asks too. A request that is dropped is forgotten.
     ///
     /// The result is an error if the first member's process ends or leaves ([`Error::RankDied`]) or has destroyed the group
     /// ([`Error::Closed`]), if memory or descriptors cannot be had ([`Error::Resource`]), in a forked child, and for
     /// others than members.
+    ///
+    /// What others than the first member give as `lanes` and `settings` has no effect; nor have more lanes than
+    /// [fit](Geometry::lanes).
     #[must_use]
-    pub fn request_group(self: &Arc<World>, key: GroupKey, settings: &[u8]) -> Request {
+    pub fn request_group(self: &Arc<World>, key: GroupKey, lanes: usize, settings: &[u8]) -> Request {
         let cell = Arc::new(Cell::default());
         if let Err(error) = self.may_join(&key) {
             cell.put(Err(error));
         } else if key.ranks()[0] == self.rank() {
-            cell.put(self.offer_group(&key, settings));
+            cell.put(self.offer_group(&key, lanes, settings));
         } else {
             self.desk().asks.push(Ask { key, since: Instant::now(), cell: Arc::downgrade(&cell) });
             self.ring_bell();
@@ -247,9 +250,10 @@ impl World {
         Ok(())
     }
 
-    fn offer_group(self: &Arc<World>, key: &GroupKey, settings: &[u8]) -> Result<GroupWindows> {
+    fn offer_group(self: &Arc<World>, key: &GroupKey, lanes: usize, settings: &[u8]) -> Result<GroupWindows> {
         let identity = key.identity();
-        let made = GroupWindows::create(self, key, Geometry::of(key.ranks().len()), settings);
+        let geometry = Geometry::of(key.ranks().len());
+        let made = GroupWindows::create(self, key, geometry, geometry.lanes(lanes), settings);
         let waiting_for: Vec<Rank> = key.ranks().iter().copied().filter(|rank| *rank != self.rank()).collect();
         if waiting_for.is_empty() {
             return made.map(|(windows, _)| windows);

@@ -15,24 +15,27 @@ pub const RING_ENTRIES: usize = 1024;
 const ENTRY_BYTES: usize = 16;
 /// A side line: the length and a fingerprint of at most 256 bytes.
 const SIDE_BYTES: usize = 3 * LINE_BYTES;
-const CHANNELS: usize = 2;
 const COUNTERS: usize = 5;
+/// Counters and side line of one channel.
+const CHANNEL_BYTES: usize = COUNTERS * LINE_BYTES + SIDE_BYTES;
 
-const AT_ANNOUNCED: usize = CHANNELS * COUNTERS * LINE_BYTES;
+/// Where things stand in the control area of a rank.
+const AT_ANNOUNCED: usize = 0;
 const AT_RELEASED: usize = AT_ANNOUNCED + LINE_BYTES;
 const AT_CAUSE: usize = AT_RELEASED + LINE_BYTES;
-const AT_SIDE: usize = AT_CAUSE + LINE_BYTES;
-const CONTROL_BYTES: usize = AT_SIDE + CHANNELS * SIDE_BYTES;
+const AT_CHANNELS: usize = AT_CAUSE + LINE_BYTES;
 
 /// Offsets of the areas in a group's segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     geometry: Geometry,
+    lanes: usize,
     slot_stride: usize,
     chunk_stride: usize,
     depth_mask: u64,
     depth_shift: u32,
     control: usize,
+    control_stride: usize,
     slots: usize,
     slots_per_channel: usize,
     pairs: usize,
@@ -60,16 +63,17 @@ impl Cursor {
 }
 
 impl Layout {
-    /// The layout of a group with this geometry.
+    /// The layout of a group with this geometry and number of lanes.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the sizes are not what the protocol can work with: it may come from a peer.
-    pub fn new(geometry: Geometry) -> Result<Layout> {
+    pub fn new(geometry: Geometry, lanes: usize) -> Result<Layout> {
         let Geometry { ranks, slot_bytes, chunk_bytes, pair_depth } = geometry;
         let sane = (1..=1 << 16).contains(&ranks)
             && (64..=1 << 24).contains(&slot_bytes)
             && (64..=1 << 28).contains(&chunk_bytes)
             && (1..=64).contains(&pair_depth)
+            && (1..=Geometry::MAX_LANES).contains(&lanes)
             && slot_bytes.is_multiple_of(64)
             && chunk_bytes.is_multiple_of(64)
             && pair_depth.is_power_of_two();
@@ -77,8 +81,8 @@ impl Layout {
             Error::invalid(
                 "group geometry",
                 "1 to 65536 ranks, slots of 64 B to 16 MiB and chunks of 64 B to 256 MiB in whole cache lines, a power of two \
-                 up to 64 as depth, and a total that fits the address space",
-                format!("{geometry:?}"),
+                 up to 64 as depth, 1 to 16 lanes, and a total that fits the address space",
+                format!("{geometry:?} and {lanes} lanes"),
             )
         };
         if !sane {
@@ -89,22 +93,26 @@ impl Layout {
         let cells = if ranks == 2 { 2 } else { 2 * ranks };
         let pair_count = ranks * (ranks - 1) / 2;
         let buffers = pair_count * pair_depth * 2;
+        let channels = 1 + lanes;
+        let control_stride = AT_CHANNELS + channels * CHANNEL_BYTES;
         let mut cursor = Cursor(Some(HEADER_BYTES + 2 * LINE_BYTES));
-        let control = cursor.take(ranks, CONTROL_BYTES);
+        let control = cursor.take(ranks, control_stride);
         let rings = cursor.take(ranks, RING_ENTRIES * ENTRY_BYTES);
         let order = cursor.take(RING_ENTRIES, ENTRY_BYTES);
-        let slots = cursor.take(CHANNELS * cells, slot_stride);
-        let gathers = cursor.take(CHANNELS * 2 * ranks, chunk_stride);
-        let pairs = cursor.take(CHANNELS * buffers, chunk_stride);
+        let slots = cursor.take(channels * cells, slot_stride);
+        let gathers = cursor.take(channels * 2 * ranks, chunk_stride);
+        let pairs = cursor.take(channels * buffers, chunk_stride);
         let total = cursor.0.and_then(|end| end.checked_next_multiple_of(4096));
         let total = total.filter(|total| isize::try_from(*total).is_ok()).ok_or_else(wrong)?;
         Ok(Layout {
             geometry,
+            lanes,
             slot_stride,
             chunk_stride,
             depth_mask: count(pair_depth) - 1,
             depth_shift: pair_depth.trailing_zeros(),
             control,
+            control_stride,
             slots,
             slots_per_channel: cells * slot_stride,
             pairs,
@@ -123,6 +131,26 @@ impl Layout {
         self.geometry
     }
 
+    /// Into how many lanes a large unnamed call is cut.
+    #[must_use]
+    pub const fn lanes(&self) -> usize {
+        self.lanes
+    }
+
+    /// The index of a channel's areas.
+    #[inline]
+    fn channel(&self, channel: Channel) -> usize {
+        match channel {
+            Channel::Unnamed => 0,
+            Channel::Named => 1,
+            Channel::Lane(lane) => {
+                let lane = usize::from(lane);
+                assert!((1..self.lanes).contains(&lane), "a group of {} lanes has no channel {lane}", self.lanes);
+                1 + lane
+            }
+        }
+    }
+
     /// Bytes of the whole segment. They become memory only when touched.
     #[must_use]
     pub const fn total(&self) -> usize {
@@ -134,7 +162,7 @@ impl Layout {
     #[must_use]
     pub fn slot(&self, channel: Channel, owner: usize, sequence: u64) -> usize {
         self.slots
-            + lane(channel) * self.slots_per_channel
+            + self.channel(channel) * self.slots_per_channel
             + slot_cell(self.geometry.ranks, owner, sequence) * self.slot_stride
     }
 
@@ -145,14 +173,22 @@ impl Layout {
         let place = index(turn & self.depth_mask);
         let side = pair_side(writer, reader, turn >> self.depth_shift);
         let buffer = ((pair_index(writer, reader) << self.depth_shift) + place) * 2 + side;
-        self.pairs + lane(channel) * self.pairs_per_channel + buffer * self.chunk_stride
+        self.pairs + self.channel(channel) * self.pairs_per_channel + buffer * self.chunk_stride
     }
 
     /// The gather buffer of rank `owner` in use `turn`.
     #[inline]
     #[must_use]
     pub fn gather(&self, channel: Channel, owner: usize, turn: u64) -> usize {
-        self.gathers + lane(channel) * self.gathers_per_channel + (owner * 2 + index(turn & 1)) * self.chunk_stride
+        self.gathers
+            + self.channel(channel) * self.gathers_per_channel
+            + (owner * 2 + index(turn & 1)) * self.chunk_stride
+    }
+
+    /// What rank `owner` has of its own in a channel, beside buffers.
+    #[inline]
+    fn at_channel(&self, channel: Channel, owner: usize) -> usize {
+        self.control + owner * self.control_stride + AT_CHANNELS + self.channel(channel) * CHANNEL_BYTES
     }
 
     /// The line of a counter of rank `owner`.
@@ -166,31 +202,31 @@ impl Layout {
             Counter::Taken => 3,
             Counter::Left => 4,
         };
-        self.control + owner * CONTROL_BYTES + (lane(channel) * COUNTERS + counter) * LINE_BYTES
+        self.at_channel(channel, owner) + counter * LINE_BYTES
     }
 
     /// The line with the number of named calls that rank `owner` has announced.
     #[must_use]
     pub const fn announced(&self, owner: usize) -> usize {
-        self.control + owner * CONTROL_BYTES + AT_ANNOUNCED
+        self.control + owner * self.control_stride + AT_ANNOUNCED
     }
 
     /// The line with the number of announcements of rank `owner` that the group's first rank has read.
     #[must_use]
     pub const fn released(&self, owner: usize) -> usize {
-        self.control + owner * CONTROL_BYTES + AT_RELEASED
+        self.control + owner * self.control_stride + AT_RELEASED
     }
 
     /// The line with the reason that rank `owner` gives for ending the epoch.
     #[must_use]
     pub const fn cause(&self, owner: usize) -> usize {
-        self.control + owner * CONTROL_BYTES + AT_CAUSE
+        self.control + owner * self.control_stride + AT_CAUSE
     }
 
     /// The line with rank `owner`'s full fingerprint.
     #[must_use]
     pub fn side(&self, channel: Channel, owner: usize) -> usize {
-        self.control + owner * CONTROL_BYTES + AT_SIDE + lane(channel) * SIDE_BYTES
+        self.at_channel(channel, owner) + COUNTERS * LINE_BYTES
     }
 
     /// The entry of rank `owner`'s `at`-th announcement.
@@ -241,14 +277,6 @@ fn pair_index(a: usize, b: usize) -> usize {
     high * (high - 1) / 2 + low
 }
 
-#[inline]
-const fn lane(channel: Channel) -> usize {
-    match channel {
-        Channel::Unnamed => 0,
-        Channel::Named => 1,
-    }
-}
-
 fn ring_index(at: u64) -> usize {
     index(at & (count(RING_ENTRIES) - 1))
 }
@@ -284,7 +312,8 @@ mod tests {
             );
             all.extend((0..count(RING_ENTRIES)).map(|at| (layout.announcement(owner, at), ENTRY_BYTES)));
         }
-        for channel in [Channel::Unnamed, Channel::Named] {
+        let lanes = (1..layout.lanes()).map(|lane| Channel::Lane(u8::try_from(lane).unwrap()));
+        for channel in [Channel::Unnamed, Channel::Named].into_iter().chain(lanes) {
             for owner in 0..ranks {
                 for counter in [Counter::Staged, Counter::Folded, Counter::Verdict, Counter::Taken, Counter::Left] {
                     all.push((layout.counter(channel, owner, counter), LINE_BYTES));
@@ -306,8 +335,10 @@ mod tests {
 
     #[test]
     fn areas_are_inside_and_apart() {
-        for ranks in [1, 2, 3, 4, 5, 8, 17, 150] {
-            let layout = Layout::new(Geometry::of(ranks)).unwrap();
+        for (ranks, lanes) in
+            [(1, 1), (2, 1), (2, 2), (2, 16), (3, 3), (4, 1), (5, 4), (8, 2), (17, 1), (64, 2), (150, 1)]
+        {
+            let layout = Layout::new(Geometry::of(ranks), lanes).unwrap();
             let mut areas = areas(&layout);
             areas.sort_unstable();
             for pair in areas.windows(2) {
@@ -323,13 +354,25 @@ mod tests {
     fn a_rank_takes_at_most_16_mib_whatever_their_number() {
         for ranks in 1..=Geometry::MAX_RANKS {
             let geometry = Geometry::of(ranks);
-            let total = Layout::new(geometry).unwrap().total();
+            let total = Layout::new(geometry, 1).unwrap().total();
             assert!(total <= ranks * (16 << 20), "{ranks} ranks: {total} bytes");
+            for wanted in [2, 3, 8, 16, 100] {
+                let lanes = geometry.lanes(wanted);
+                assert!(lanes <= wanted && (ranks > 8 || lanes == wanted.min(16)), "{ranks} ranks: {lanes} lanes");
+                let total = Layout::new(geometry, lanes).unwrap().total();
+                assert!(total <= ranks * (16 << 20), "{ranks} ranks, {lanes} lanes: {total} bytes");
+            }
             let is_full = geometry.chunk_bytes == 64 << 10;
             // No more is given up than must be: what is left over are fractions of lines, and what is kept for the rest.
             assert!(is_full || total >= ranks * (13 << 20), "{ranks} ranks: {total} bytes, {geometry:?}");
             assert_eq!(is_full, ranks <= 117, "{ranks} ranks: {geometry:?}");
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "no channel 2")]
+    fn a_lane_that_is_not_there_reaches_no_memory() {
+        let _ = Layout::new(Geometry::of(3), 2).unwrap().counter(Channel::Lane(2), 0, Counter::Staged);
     }
 
     #[test]
@@ -361,8 +404,11 @@ mod tests {
             Geometry { pair_depth: 3, ..good },
             Geometry { ranks: 1 << 16, chunk_bytes: 1 << 28, pair_depth: 64, ..good },
         ];
+        for lanes in [0, 17, usize::MAX] {
+            assert!(Layout::new(good, lanes).is_err(), "{lanes} lanes");
+        }
         for geometry in bad {
-            assert!(Layout::new(geometry).is_err(), "{geometry:?}");
+            assert!(Layout::new(geometry, 1).is_err(), "{geometry:?}");
         }
     }
 }

@@ -17,16 +17,17 @@ use crate::primitive::{AtomicU64, Ordering};
 use crate::segment::Segment;
 use crate::world::{GroupPeers, World};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"foldgrp1");
+const MAGIC: u64 = u64::from_le_bytes(*b"foldgrp2");
 /// Room for the settings that a group's first member hands out.
 pub const MAX_SETTINGS_BYTES: usize = 1024;
 
 const SETTINGS_WORDS: usize = MAX_SETTINGS_BYTES / 8;
 const SIDE_WORDS: usize = Fingerprint::MAX_ENCODED_BYTES / 8;
 const CAUSE_WORDS: usize = Cause::ENCODED_BYTES / 8;
-/// Offset of the settings in the segment: after magic, total, ranks, slot, chunk, depth, length of the settings.
+/// Offset of the settings in the segment: after magic, total, ranks, slot, chunk, depth, lanes, length of
+/// the settings.
 const AT_SETTINGS: usize = 128;
-type Prologue = [AtomicU64; 7];
+type Prologue = [AtomicU64; 8];
 
 /// The memory that the members of a group share, as one of them sees it.
 pub struct GroupWindows {
@@ -56,6 +57,7 @@ impl GroupWindows {
         world: &Arc<World>,
         key: &GroupKey,
         geometry: Geometry,
+        lanes: usize,
         settings: &[u8],
     ) -> Result<(GroupWindows, OwnedFd)> {
         if settings.len() > MAX_SETTINGS_BYTES {
@@ -65,7 +67,7 @@ impl GroupWindows {
                 format!("{} bytes", settings.len()),
             ));
         }
-        let layout = Layout::new(geometry)?;
+        let layout = Layout::new(geometry, lanes)?;
         let (segment, fd) = Segment::create(&format!("group '{}'", key.name()), layout.total(), world.home())?;
         store_bytes(segment.at::<[AtomicU64; SETTINGS_WORDS]>(AT_SETTINGS), settings);
         let fields = [
@@ -74,6 +76,7 @@ impl GroupWindows {
             geometry.slot_bytes,
             geometry.chunk_bytes,
             geometry.pair_depth,
+            lanes,
             settings.len(),
         ];
         let prologue = segment.at::<Prologue>(0);
@@ -99,16 +102,16 @@ impl GroupWindows {
         }
         let segment = Segment::attach(&what, fd, len, world.home())?;
         // Each word is read once: what is checked is what is used.
-        let mut words = [0; 7];
+        let mut words = [0; 8];
         for (word, place) in words.iter_mut().zip(segment.at::<Prologue>(0)) {
             *word = place.load(Ordering::Acquire);
         }
-        let [magic, total, ranks, slot_bytes, chunk_bytes, pair_depth, settings_len] = words.map(index);
+        let [magic, total, ranks, slot_bytes, chunk_bytes, pair_depth, lanes, settings_len] = words.map(index);
         let geometry = Geometry { ranks, slot_bytes, chunk_bytes, pair_depth };
         if count(magic) != MAGIC || ranks != key.ranks().len() || settings_len > MAX_SETTINGS_BYTES {
             return Err(foreign(format!("memory of another kind ({geometry:?})")));
         }
-        let layout = Layout::new(geometry)?;
+        let layout = Layout::new(geometry, lanes)?;
         if layout.total() != len || total != len {
             return Err(foreign(format!("{len} bytes instead of {} for {geometry:?}", layout.total())));
         }
@@ -165,7 +168,7 @@ impl GroupWindows {
         self.world.peers(Arc::clone(&self.members))
     }
 
-    /// All places below are bounded by the layout once the owner is.
+    /// All places below are bounded by the layout once the owner is (the layout bounds the channel).
     #[inline]
     fn bound(&self, owner: usize) -> usize {
         assert!(owner < self.layout.geometry().ranks, "a group has no index {owner}");
@@ -226,6 +229,11 @@ impl Windows for GroupWindows {
     #[inline]
     fn geometry(&self) -> Geometry {
         self.layout.geometry()
+    }
+
+    #[inline]
+    fn lanes(&self) -> usize {
+        self.layout.lanes()
     }
 
     #[inline]

@@ -166,7 +166,7 @@ struct Memory {
 impl Memory {
     fn new() -> Memory {
         let geometry = Geometry { ranks: 2, slot_bytes: 64, chunk_bytes: 64, pair_depth: DEPTH };
-        let layout = Layout::new(geometry).unwrap();
+        let layout = Layout::new(geometry, 1).unwrap();
         let slots = [1, 2].map(|sequence| layout.slot(CHANNEL, 0, sequence));
         let pairs = (0..4).map(|turn| layout.pair(CHANNEL, 0, 1, turn));
         Memory {

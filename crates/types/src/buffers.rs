@@ -17,7 +17,7 @@ pub enum Buffers<'a> {
     InPlace(&'a mut [u8]),
 }
 
-impl Buffers<'_> {
+impl<'a> Buffers<'a> {
     /// Length of the input, in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -63,6 +63,24 @@ impl Buffers<'_> {
         match self {
             Buffers::Separate { output, .. } => &mut output[range],
             Buffers::InPlace(both) => &mut both[range],
+        }
+    }
+
+    /// The first `at` bytes of input and output, and the rest.
+    ///
+    /// # Panics
+    /// If `at` is more than the length of either.
+    #[must_use]
+    pub fn split_at(self, at: usize) -> (Buffers<'a>, Buffers<'a>) {
+        match self {
+            Buffers::Separate { input, output } => {
+                let ((input, inputs), (output, outputs)) = (input.split_at(at), output.split_at_mut(at));
+                (Buffers::Separate { input, output }, Buffers::Separate { input: inputs, output: outputs })
+            }
+            Buffers::InPlace(both) => {
+                let (first, rest) = both.split_at_mut(at);
+                (Buffers::InPlace(first), Buffers::InPlace(rest))
+            }
         }
     }
 

@@ -4,7 +4,8 @@
 //! `0..size` (group ranks); the shared-memory crate, and simulated worlds, implement the traits.
 //!
 //! # The areas of a group's window
-//! There are two [`Channel`]s, one for unnamed and one for named calls, each with areas of its own:
+//! There are two [`Channel`]s, one for unnamed and one for named calls, and one for each further lane of large unnamed calls.
+//! Each has areas of its own:
 //!
 //! * **Slots**: a header (sequence and fingerprint hash) and a small payload. Rank `r` writes the slot of call
 //!   `s` once, before it publishes the header; everybody may read it until that rank publishes header `s + 2`.
@@ -21,13 +22,26 @@ use core::time::Duration;
 use crate::call::{DecodeError, Fingerprint};
 use crate::error::{Cause, Ending};
 
-/// Which of a group's two sets of buffers a call uses.
+/// Which of a group's sets of buffers a call uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Channel {
     /// Unnamed calls, in the order of their numbers.
     Unnamed,
     /// Named calls, in the published order.
     Named,
+    /// A lane, counted from 1, of the unnamed calls that are cut into several; their lane 0 is `Unnamed`.
+    Lane(u8),
+}
+
+impl Channel {
+    /// The channel on which a rank says that it [begins no more](Counter::Left) calls of this kind.
+    #[must_use]
+    pub const fn of_kind(self) -> Channel {
+        match self {
+            Channel::Unnamed | Channel::Lane(_) => Channel::Unnamed,
+            Channel::Named => Channel::Named,
+        }
+    }
 }
 
 /// A rank's monotonic counters of one channel.
@@ -45,7 +59,8 @@ pub enum Counter {
     Left,
 }
 
-/// Sizes of a group's areas. Equal on all ranks of a group: part of what its first member hands out.
+/// Sizes of the areas that each channel of a group has. Equal on all ranks of a group: part of what its first member hands
+/// out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Geometry {
     /// Ranks of the group on this host.
@@ -64,6 +79,9 @@ impl Geometry {
 
     /// The most ranks for which [`of`](Self::of) keeps within [`MAX_BYTES_PER_RANK`](Self::MAX_BYTES_PER_RANK).
     pub const MAX_RANKS: usize = 4096;
+
+    /// The most lanes that a call is cut into.
+    pub const MAX_LANES: usize = 16;
 
     /// Bytes of a full chunk, where the number of ranks leaves room for it.
     const FULL_CHUNK_BYTES: usize = 64 << 10;
@@ -92,6 +110,25 @@ impl Geometry {
             geometry.chunk_bytes = if chunk > 0 { chunk } else { Geometry::LINE_PAIR_BYTES };
         }
         geometry
+    }
+
+    /// How many lanes a group with these areas can have if so many are wanted: at least 1, at most
+    /// [`MAX_LANES`](Self::MAX_LANES), and no more than fit [`MAX_BYTES_PER_RANK`](Self::MAX_BYTES_PER_RANK) together.
+    #[must_use]
+    pub const fn lanes(&self, wanted: usize) -> usize {
+        let buffers = self.buffers_per_rank() * self.chunk_stride();
+        // Two cells, and the lines of counters and fingerprint.
+        let lane = buffers + 2 * self.slot_bytes + (4 << 10);
+        let used = 2 * buffers + Geometry::OTHER_BYTES;
+        let fit = 1 + Geometry::MAX_BYTES_PER_RANK.saturating_sub(used) / lane;
+        let most = if fit < Geometry::MAX_LANES { fit } else { Geometry::MAX_LANES };
+        if wanted < 1 {
+            1
+        } else if wanted < most {
+            wanted
+        } else {
+            most
+        }
     }
 
     /// Pair and gather buffers of a channel for each rank: its sides of the buffers that it shares with each other rank,
@@ -131,6 +168,10 @@ pub trait Windows {
 
     /// The areas' sizes; `geometry().ranks` is the size of the group.
     fn geometry(&self) -> Geometry;
+
+    /// Into how many lanes a large unnamed call is cut, at least 1: there are the channels [`Channel::Lane`] below this
+    /// number. Equal on all ranks of a group: part of what its first member hands out.
+    fn lanes(&self) -> usize;
 
     /// Publishes the header of call `sequence`: whoever sees it sees all that this rank wrote before.
     fn publish_header(&self, channel: Channel, sequence: u64, hash: u64);

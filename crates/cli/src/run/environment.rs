@@ -6,8 +6,9 @@ use foldcast::Rank;
 
 use super::launch;
 
-/// What tells rank `rank` of `size` its place, in the words of every framework that is asked for it.
-pub(super) fn of_rank(rank: Rank, size: usize, server: &launch::Server) -> Vec<(&'static str, String)> {
+/// What tells rank `rank` of `size` its place, in the words of every framework that is asked for it; and how many cores
+/// it has for itself.
+pub(super) fn of_rank(rank: Rank, size: usize, cores: usize, server: &launch::Server) -> Vec<(&'static str, String)> {
     let (rank, size) = (rank.0.to_string(), size.to_string());
     vec![
         ("RANK", rank.clone()),
@@ -17,6 +18,7 @@ pub(super) fn of_rank(rank: Rank, size: usize, server: &launch::Server) -> Vec<(
         ("RANK_ID", rank.clone()),
         ("RANK_SIZE", size),
         ("DEVICE_ID", rank),
+        ("FOLDCAST_CORES", cores.to_string()),
         ("PYTHONUNBUFFERED", "1".into()),
         (launch::JOB_VARIABLE, server.job().into()),
         (launch::LAUNCHER_VARIABLE, server.address().into()),

@@ -30,9 +30,9 @@ mod tree;
 
 const DETAILS: &str = "\
 Each rank finds its place in RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, RANK_ID, RANK_SIZE and DEVICE_ID;
-PYTHONUNBUFFERED=1 is set. Variables in which other launchers claim ranks (RANK_TABLE_FILE, CM_*, OMPI_*, PMI_*, PMIX_*,
-TORCHELASTIC_*, GROUP_RANK, ROLE_RANK and the like) are removed; MASTER_ADDR, MASTER_PORT and OMP_NUM_THREADS are left
-alone.
+PYTHONUNBUFFERED=1 is set, and FOLDCAST_CORES to the number of cores that each rank has for itself. Variables in which
+other launchers claim ranks (RANK_TABLE_FILE, CM_*, OMPI_*, PMI_*, PMIX_*, TORCHELASTIC_*, GROUP_RANK, ROLE_RANK and the
+like) are removed; MASTER_ADDR, MASTER_PORT and OMP_NUM_THREADS are left alone.
 
 Cores: each rank is bound to its contiguous share of the cores that foldcast may use, or to one core, in turn, when
 there are more ranks than cores.

@@ -67,12 +67,15 @@ fn spawn_all(args: &Args, job: &mut Job) -> Result<(), Refusal> {
         Refusal::new(format!("could not bind ranks to cores: {errno}; use --no-pin to let the system place them"))
     };
     let allowed = if args.no_pin { Vec::new() } else { cores::allowed().map_err(cannot_bind)? };
+    // By affinity, and by the share of time that a container may have; asked before this thread is bound.
+    let usable = std::thread::available_parallelism().map_or(1, usize::from);
+    let own = (usable / args.ranks).max(1);
     let spawned = (0..args.ranks).try_for_each(|rank| {
         // A new process inherits the cores of the one that makes it.
         if !allowed.is_empty() {
             cores::bind(cores::share(&allowed, rank, args.ranks)).map_err(cannot_bind)?;
         }
-        spawn(args, Rank::from_index(rank), job)
+        spawn(args, Rank::from_index(rank), own, job)
     });
     if !allowed.is_empty() {
         cores::bind(&allowed).map_err(cannot_bind)?;
@@ -80,13 +83,13 @@ fn spawn_all(args: &Args, job: &mut Job) -> Result<(), Refusal> {
     spawned
 }
 
-fn spawn(args: &Args, rank: Rank, job: &mut Job) -> Result<(), Refusal> {
+fn spawn(args: &Args, rank: Rank, cores: usize, job: &mut Job) -> Result<(), Refusal> {
     let mut command = Command::new(&args.program);
     command.args(&args.args);
     for (name, _) in std::env::vars_os().filter(|(name, _)| environment::is_foreign(name)) {
         command.env_remove(name);
     }
-    command.envs(environment::of_rank(rank, args.ranks, job.server()));
+    command.envs(environment::of_rank(rank, args.ranks, cores, job.server()));
     if rank != Rank(0) {
         command.stdin(Stdio::null());
     }

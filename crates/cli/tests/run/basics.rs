@@ -38,6 +38,8 @@ fn every_rank_finds_its_place_in_its_environment() {
         for name in ["WORLD_SIZE", "LOCAL_WORLD_SIZE", "RANK_SIZE"] {
             assert_eq!(values(name), ["3"], "{name}");
         }
+        let cores = std::thread::available_parallelism().expect("Linux").get();
+        assert_eq!(values("FOLDCAST_CORES"), [(cores / 3).max(1).to_string()]);
         let kept = [("PYTHONUNBUFFERED", "1"), ("OMP_NUM_THREADS", "7"), ("MASTER_ADDR", "localhost")];
         for (name, value) in kept {
             assert_eq!(values(name), [value], "{name}");

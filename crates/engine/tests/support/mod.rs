@@ -12,6 +12,9 @@ use types::{Cause, DecodeError, Fingerprint, GroupName, Rank};
 
 const RING: u64 = 8;
 
+/// Into how many lanes large unnamed calls are cut.
+pub(crate) const LANES: usize = 3;
+
 fn bytes(len: usize) -> Vec<AtomicU8> {
     std::iter::repeat_with(AtomicU8::default).take(len).collect()
 }
@@ -34,7 +37,8 @@ struct Area {
 /// What the ranks of the group share.
 pub(crate) struct Memory {
     geometry: Geometry,
-    areas: [Area; 2],
+    /// Of the unnamed calls, the named ones, and the lanes from 1 on.
+    areas: Vec<Area>,
     announced: RefCell<Vec<Vec<u128>>>,
     released: RefCell<Vec<u64>>,
     order: RefCell<Vec<u128>>,
@@ -57,7 +61,7 @@ impl Memory {
         };
         Rc::new(Memory {
             geometry,
-            areas: [area(), area()],
+            areas: (0..1 + LANES).map(|_| area()).collect(),
             announced: RefCell::new(vec![Vec::new(); ranks]),
             released: RefCell::new(vec![0; ranks]),
             order: RefCell::default(),
@@ -68,7 +72,11 @@ impl Memory {
     }
 
     fn area(&self, channel: Channel) -> &Area {
-        &self.areas[usize::from(channel == Channel::Named)]
+        match channel {
+            Channel::Unnamed => &self.areas[0],
+            Channel::Named => &self.areas[1],
+            Channel::Lane(lane) => &self.areas[1 + usize::from(lane)],
+        }
     }
 }
 
@@ -123,6 +131,10 @@ impl Windows for TestWindows {
 
     fn geometry(&self) -> Geometry {
         self.memory.geometry
+    }
+
+    fn lanes(&self) -> usize {
+        LANES
     }
 
     fn publish_header(&self, channel: Channel, sequence: u64, hash: u64) {

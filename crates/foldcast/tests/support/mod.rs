@@ -15,6 +15,16 @@ pub(crate) const WATCHDOG: Duration = Duration::from_secs(120);
 
 /// Starts `size` ranks of the test that calls it and returns how they ended, or runs `body` if this is such a rank.
 pub(crate) fn ranks(test: &str, size: usize, body: fn(&Communicator)) -> Vec<ExitStatus> {
+    ranks_with(test, &vec![[]; size], body)
+}
+
+/// As [`ranks`], where each rank has these variables too.
+pub(crate) fn ranks_with<const N: usize>(
+    test: &str,
+    variables: &[[(&str, &str); N]],
+    body: fn(&Communicator),
+) -> Vec<ExitStatus> {
+    let size = variables.len();
     if std::env::var("FOLDCAST_RANK").is_ok() {
         let communicator = Communicator::init(InitOptions::default()).expect("the ranks meet");
         body(&communicator);
@@ -28,6 +38,7 @@ pub(crate) fn ranks(test: &str, size: usize, body: fn(&Communicator)) -> Vec<Exi
             .env("FOLDCAST_RANK", rank.to_string())
             .env("FOLDCAST_WORLD_SIZE", size.to_string())
             .env("FOLDCAST_JOB", &job)
+            .envs(variables[rank])
             .stdin(Stdio::null())
             .spawn()
             .expect("a rank")

@@ -52,8 +52,8 @@ fn strangers_do_not_disturb_the_serving_of_memory() {
         held.push(socket);
     }
     drop(held);
-    let late = worlds[1].request_group(key(2), b"");
-    let first = worlds[0].request_group(key(2), b"");
+    let late = worlds[1].request_group(key(2), 1, b"");
+    let first = worlds[0].request_group(key(2), 1, b"");
     let first = take(&first).unwrap();
     let late = take(&late).unwrap();
     assert_eq!((first.members(), late.members()), (key(2).ranks(), key(2).ranks()));
@@ -65,7 +65,7 @@ fn what_is_no_memory_is_an_error() {
     let worlds = world(2);
     let key = key(2);
     let ask = |answer: Message, with: Option<&OwnedFd>| {
-        let request = worlds[1].request_group(key.clone(), b"");
+        let request = worlds[1].request_group(key.clone(), 1, b"");
         drop(request);
         let packet = Packet {
             bytes: answer.encode(),
@@ -86,7 +86,7 @@ fn what_is_no_memory_is_an_error() {
 #[test]
 fn a_stopped_monitor_closes_what_is_on_its_way() {
     let worlds = world(2);
-    let request = worlds[1].request_group(key(2), b"");
+    let request = worlds[1].request_group(key(2), 1, b"");
     worlds[1].stop_monitor();
     assert!(matches!(take(&request), Err(Error::Closed { .. })));
     worlds[0].stop_monitor();

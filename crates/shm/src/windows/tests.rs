@@ -9,7 +9,8 @@ use super::*;
 use crate::fork::Home;
 use crate::wire::Address;
 
-const CHANNELS: [Channel; 2] = [Channel::Unnamed, Channel::Named];
+const LANES: usize = 3;
+const CHANNELS: [Channel; 4] = [Channel::Unnamed, Channel::Named, Channel::Lane(1), Channel::Lane(2)];
 const COUNTERS: [Counter; 4] = [Counter::Staged, Counter::Folded, Counter::Verdict, Counter::Taken];
 
 /// The members of a group, all in this process, each with mappings of its own.
@@ -22,7 +23,7 @@ fn members(size: usize) -> Vec<GroupWindows> {
     };
     let ranks: Vec<Rank> = (0..size).map(Rank::from_index).collect();
     let key = GroupKey::new(GroupName::new("g").unwrap(), ranks, 0);
-    let (first, memory) = GroupWindows::create(&world(Rank(0)), &key, Geometry::of(size), b"settings").unwrap();
+    let (first, memory) = GroupWindows::create(&world(Rank(0)), &key, Geometry::of(size), LANES, b"settings").unwrap();
     let others = (1..size).map(|rank| GroupWindows::attach(&world(Rank::from_index(rank)), &key, &memory).unwrap());
     core::iter::once(first).chain(others).collect()
 }
@@ -213,7 +214,8 @@ fn of_causes_at_once_one_is_seen_by_all() {
 fn settings_travel_with_the_memory() {
     let group = members(2);
     assert_eq!(group[1].settings(), b"settings");
-    let long = GroupWindows::create(group[0].world(), group[0].key(), Geometry::of(2), &[0; MAX_SETTINGS_BYTES + 1]);
+    assert!(group.iter().all(|member| member.lanes() == LANES));
+    let long = GroupWindows::create(group[0].world(), group[0].key(), Geometry::of(2), 1, &[0; MAX_SETTINGS_BYTES + 1]);
     assert!(matches!(long, Err(Error::InvalidArgument(_))));
 }
 
@@ -301,8 +303,8 @@ fn memory_that_is_no_groups_is_refused() {
     let (world, key) = (group[0].world(), group[0].key());
     let mut nonsense = Nonsense(77);
     for round in 0..500 {
-        let (made, fd) = GroupWindows::create(world, key, Geometry::of(3), b"").unwrap();
-        let word = made.segment.at::<AtomicU64>(index(nonsense.next() % 6) * 8);
+        let (made, fd) = GroupWindows::create(world, key, Geometry::of(3), 2, b"").unwrap();
+        let word = made.segment.at::<AtomicU64>(index(nonsense.next() % 7) * 8);
         let before = word.swap(nonsense.next() >> (round % 64), Ordering::Relaxed);
         let attached = GroupWindows::attach(world, key, &fd);
         if word.load(Ordering::Relaxed) != before {
@@ -311,7 +313,7 @@ fn memory_that_is_no_groups_is_refused() {
     }
     let (_, tiny) = Segment::create("test", 100, world.home()).unwrap();
     assert!(GroupWindows::attach(world, key, &tiny).is_err());
-    let (_, other) = GroupWindows::create(world, key, Geometry::of(2), b"").unwrap();
+    let (_, other) = GroupWindows::create(world, key, Geometry::of(2), 1, b"").unwrap();
     assert!(GroupWindows::attach(world, key, &other).is_err(), "a segment for two ranks");
     let pipe = rustix::pipe::pipe().unwrap().0;
     assert!(GroupWindows::attach(world, key, &pipe).is_err());

@@ -158,7 +158,7 @@ fn ask(world: &Arc<World>, words: &[&str]) -> Request {
     let ranks: Vec<Rank> = words[2].split(',').map(rank).collect();
     let name = GroupName::new(words[1]).expect("a good name");
     let key = GroupKey::new(name, ranks, words[3].parse().expect("a number"));
-    world.request_group(key, words[4].as_bytes())
+    world.request_group(key, 1, words[4].as_bytes())
 }
 
 fn take(world: &World, request: &Request, name: &str, groups: &mut HashMap<String, GroupWindows>) -> String {
@@ -252,7 +252,7 @@ fn fork_and_use(world: &Arc<World>, status: u64) -> String {
     if child == 0 {
         let refused = world.home().check().is_err();
         world.leave(9);
-        let request = world.request_group(GroupKey::new(GroupName::world(), vec![Rank(0), Rank(1)], 7), b"");
+        let request = world.request_group(GroupKey::new(GroupName::world(), vec![Rank(0), Rank(1)], 7), 1, b"");
         let request = request.try_take().expect("a refusal is there at once").is_err();
         let unmapped = shared_mappings() == 0;
         let _ = rustix::io::write(&writer, format!("{refused} {request} {unmapped}").as_bytes());

@@ -1,0 +1,258 @@
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+//! Calls that are cut into lanes, against worlds whose schedule, time and deaths a seed decides: every rank in one thread,
+//! and on each rank whichever lane is drawn goes on, as if each had a thread of its own.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use foldcast_engine::lanes::Others;
+use foldcast_engine::{Call, ChannelState, Cut, Ground, Life, Limits, Poll, Preparer, View, Work};
+use support::{LANES, Memory, Random, TestWindows, view};
+use types::transport::{Channel, Clock, Counter, Fate, Geometry, Windows};
+use types::{Buffers, Cause, DataType, Ending, Error, Rank, Reduction, Result};
+
+const SEEDS: u64 = 80;
+
+fn geometry(ranks: usize) -> Geometry {
+    Geometry { ranks, slot_bytes: 64, chunk_bytes: 128, pair_depth: if ranks == 2 { 4 } else { 1 } }
+}
+
+/// Elements that make two lanes, three, and many rounds in three.
+const COUNTS: [usize; 4] = [512, 1023, 2001, 5000];
+
+struct Member {
+    windows: TestWindows,
+    life: Life,
+    view: View,
+    state: ChannelState,
+    others: Others,
+    preparer: Preparer,
+    limits: Limits,
+    cut: Option<(Cut, Call)>,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    in_place: bool,
+    result: Option<Result<()>>,
+}
+
+fn element(rank: usize, at: usize) -> i32 {
+    i32::try_from(rank * 1000 + at % 977).expect("small numbers")
+}
+
+impl Member {
+    /// Begins a call of this many elements, as the caller's thread does.
+    fn begin(&mut self, count: usize, in_place: bool) {
+        let rank = self.windows.rank;
+        let work = Work::all_reduce(DataType::Int32, Reduction::Sum, 4 * count);
+        let call = self.preparer.with_lanes(LANES).call(&work, self.limits).started(self.windows.memory.now());
+        assert!(call.is_cut(), "{count} elements");
+        self.input = (0..count).flat_map(|at| element(rank, at).to_le_bytes()).collect();
+        self.output = if in_place { self.input.clone() } else { vec![0xAA; 4 * count] };
+        self.in_place = in_place;
+        self.cut = Some((Cut::begin(&mut self.state, &call), call));
+        self.result = None;
+    }
+
+    /// One of its lanes goes on, or before the ranks have met the first one.
+    fn step(&mut self, random: &mut Random) {
+        if self.result.is_some() {
+            return;
+        }
+        let clock: &dyn Clock = &*self.windows.memory;
+        let ground = Ground { windows: &self.windows, peers: &self.windows, life: &self.life, view: &self.view, clock };
+        let mut buffers = match self.in_place {
+            true => Buffers::InPlace(&mut self.output),
+            false => Buffers::Separate { input: &self.input, output: &mut self.output },
+        };
+        let look = random.below(4) == 0;
+        let (cut, _) = self.cut.as_mut().unwrap();
+        match cut.meet(ground, &mut self.state, &mut buffers, look) {
+            Poll::Pending => return,
+            Poll::Ready(Err(error)) => {
+                self.result = Some(Err(error));
+                return;
+            }
+            Poll::Ready(Ok(())) => {}
+        }
+        let mut lanes = cut.lanes(&mut self.state, &mut self.others, buffers);
+        let drawn = random.below(lanes.len());
+        match lanes[drawn].poll(ground, look) {
+            Poll::Ready(Err(error)) => self.result = Some(Err(error)),
+            _ if lanes.iter().all(foldcast_engine::Lane::has_ended) => self.result = Some(Ok(())),
+            _ => {}
+        }
+    }
+}
+
+struct World {
+    memory: Rc<Memory>,
+    members: Vec<Member>,
+    random: Random,
+}
+
+impl World {
+    fn new(ranks: usize, seed: u64) -> World {
+        let memory = Memory::new(geometry(ranks));
+        let limits = Limits { deadline: Some(Duration::from_secs(100)), first_warning: Duration::from_secs(5) };
+        let member = |rank| Member {
+            windows: TestWindows { memory: Rc::clone(&memory), rank },
+            life: Life::default(),
+            view: view(rank, ranks),
+            state: ChannelState::new(Channel::Unnamed),
+            others: Others::default(),
+            preparer: Preparer::new(geometry(ranks), rank, 0, 0),
+            limits,
+            cut: None,
+            input: Vec::new(),
+            output: Vec::new(),
+            in_place: false,
+            result: None,
+        };
+        World { members: (0..ranks).map(member).collect(), memory, random: Random::new(seed) }
+    }
+
+    fn step(&mut self) {
+        let rank = self.random.below(self.members.len());
+        if self.memory.fates[rank].get() == Fate::Alive {
+            self.members[rank].step(&mut self.random);
+        }
+    }
+
+    /// Lets the ranks that live take turns until each has a result.
+    fn run(&mut self) {
+        for _ in 0..1_000_000 {
+            let waits =
+                |rank: usize| self.memory.fates[rank].get() == Fate::Alive && self.members[rank].result.is_none();
+            if !(0..self.members.len()).any(waits) {
+                return;
+            }
+            self.step();
+        }
+        panic!("the calls do not end");
+    }
+
+    fn begin(&mut self, count: usize) {
+        for member in &mut self.members {
+            let in_place = self.random.below(2) == 0;
+            member.begin(count, in_place);
+        }
+    }
+
+    fn check(&self, rank: usize, count: usize) {
+        let ranks = self.members.len();
+        let want: Vec<u8> =
+            (0..count).flat_map(|at| (0..ranks).map(|rank| element(rank, at)).sum::<i32>().to_le_bytes()).collect();
+        assert!(self.members[rank].output == want, "rank {rank} of {ranks}, {count} elements");
+    }
+
+    fn good_call(&mut self, count: usize) {
+        self.begin(count);
+        self.run();
+        for rank in 0..self.members.len() {
+            assert_eq!(self.members[rank].result, Some(Ok(())));
+            self.check(rank, count);
+        }
+    }
+}
+
+#[test]
+fn lanes_are_right_in_every_order() {
+    let mut used = BTreeSet::new();
+    for seed in 0..SEEDS {
+        let mut world = World::new(2 + usize::try_from(seed % 4).unwrap(), seed);
+        for count in COUNTS {
+            world.good_call(count);
+        }
+        for lane in 1..u8::try_from(LANES).unwrap() {
+            if world.members[0].windows.counter(Channel::Lane(lane), 1, Counter::Staged) > 0 {
+                used.insert(lane);
+            }
+        }
+    }
+    assert_eq!(used, BTreeSet::from([1, 2]));
+}
+
+#[test]
+fn a_mismatch_begins_no_other_lane_and_loses_nothing() {
+    for seed in 0..SEEDS {
+        let ranks = 2 + usize::try_from(seed % 3).unwrap();
+        let mut world = World::new(ranks, seed);
+        world.good_call(COUNTS[1]);
+        let odd = world.random.below(ranks);
+        for (common, other) in [(0, 1), (3, 2), (1, 3)] {
+            for (rank, member) in world.members.iter_mut().enumerate() {
+                member.begin(COUNTS[if rank == odd { other } else { common }], rank % 2 == 0);
+            }
+            world.run();
+            for member in &world.members {
+                let Some(Err(Error::Mismatch(mismatch))) = &member.result else { panic!("{:?}", member.result) };
+                assert_eq!((mismatch.field, mismatch.values.len()), ("count", ranks));
+            }
+            let next = world.random.below(4);
+            world.good_call(COUNTS[next]);
+        }
+    }
+}
+
+/// In each lane somebody may have what he needs; who has not learns who died.
+#[test]
+fn a_death_ends_all_lanes_and_is_named() {
+    let mut failures = 0;
+    for seed in 0..6 * SEEDS {
+        let ranks = 2 + usize::try_from(seed % 3).unwrap();
+        let mut world = World::new(ranks, seed);
+        let (count, victim) = (COUNTS[world.random.below(4)], world.random.below(ranks));
+        world.begin(count);
+        for _ in 0..world.random.below(120) {
+            world.step();
+        }
+        world.memory.fates[victim].set(Fate::Gone(Ending::Signalled(9)));
+        world.run();
+        for rank in (0..ranks).filter(|rank| *rank != victim) {
+            match &world.members[rank].result {
+                Some(Ok(())) => world.check(rank, count),
+                Some(Err(Error::RankDied(died))) => {
+                    assert_eq!(died.peer, Rank::from_index(10 * victim), "seed {seed}");
+                    assert!(!world.members[rank].life.is_live());
+                    failures += 1;
+                }
+                other => panic!("seed {seed}: {other:?}"),
+            }
+        }
+    }
+    assert!(failures > 100, "{failures}: the deaths come too late to test anything");
+}
+
+#[test]
+fn a_deadline_inside_a_lane_ends_the_call_on_all_ranks() {
+    let mut late = 0;
+    for seed in 0..SEEDS {
+        let mut world = World::new(3, seed);
+        world.begin(COUNTS[3]);
+        for _ in 0..20 + world.random.below(60) {
+            world.step();
+        }
+        // Rank 2 stops, and time goes on.
+        world.memory.now.set(Duration::from_secs(101));
+        let mut turns = 0;
+        while world.members[..2].iter().any(|member| member.result.is_none()) {
+            let rank = world.random.below(2);
+            world.members[rank].step(&mut world.random);
+            turns += 1;
+            assert!(turns < 100_000, "seed {seed}: the deadline is not seen");
+        }
+        world.run();
+        for member in &world.members {
+            match member.result.as_ref().unwrap() {
+                Ok(()) => {}
+                Err(Error::Deadline(_)) => late += 1,
+                Err(Error::GroupAborted(e)) => assert!(matches!(e.cause, Cause::Deadline { .. }), "{e:?}"),
+                Err(other) => panic!("seed {seed}: {other}"),
+            }
+        }
+    }
+    assert!(late > 20, "{late} deadlines were seen");
+}
