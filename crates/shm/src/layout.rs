@@ -312,7 +312,7 @@ mod tests {
             );
             all.extend((0..count(RING_ENTRIES)).map(|at| (layout.announcement(owner, at), ENTRY_BYTES)));
         }
-        let lanes = (1..layout.lanes()).map(|lane| Channel::Lane(u8::try_from(lane).unwrap()));
+        let lanes = (1..layout.lanes()).map(|lane| Channel::Lane(u8::try_from(lane).expect("few lanes")));
         for channel in [Channel::Unnamed, Channel::Named].into_iter().chain(lanes) {
             for owner in 0..ranks {
                 for counter in [Counter::Staged, Counter::Folded, Counter::Verdict, Counter::Taken, Counter::Left] {
