@@ -153,6 +153,8 @@ pub struct Prepared {
     pub(crate) span: Span,
     /// The lanes beside this one, if the call is cut and this is its first.
     pub(crate) others: Vec<Arc<Prepared>>,
+    /// A paced call gives the turn back after so many waits that have ended.
+    pub(crate) pace: u32,
     /// How many lanes a group must have for a large call to be cut as this one is.
     lanes: usize,
 }
@@ -230,6 +232,11 @@ impl Call {
     #[must_use]
     pub const fn is_named(&self) -> bool {
         self.named.is_some()
+    }
+
+    /// Whether the call fits a slot.
+    pub(crate) fn is_small(&self) -> bool {
+        self.prepared.whole() <= self.prepared.plan.shape.geometry.slot_bytes
     }
 
     /// Whether the call is cut into lanes: it is run by [`Cut`](crate::Cut).
@@ -422,10 +429,20 @@ impl Preparer {
             name: "".into(),
         };
         let hash = fingerprint.hash();
-        let (fold, last_awaits) = (Fold::new(dtype, reduction), last_awaits(&plan));
+        let (fold, last_awaits, pace) = (Fold::new(dtype, reduction), last_awaits(&plan), pace(&plan));
         let (work, others, lanes) = (work.clone(), Vec::new(), self.lanes);
-        Prepared { plan, fold, fingerprint, hash, last_awaits, input_at, work, span, others, lanes }
+        Prepared { plan, fold, fingerprint, hash, last_awaits, input_at, work, span, others, pace, lanes }
     }
+}
+
+/// How much a paced call does before it gives the turn back, in bytes of its output.
+const TURN_BYTES: usize = 256 << 10;
+
+/// How many waits of a plan lie between so many bytes.
+fn pace(plan: &Plan) -> u32 {
+    let waits = plan.steps.iter().filter(|step| matches!(step, Step::Await { .. })).count();
+    let pace = waits.saturating_mul(TURN_BYTES) / plan.shape.bytes.max(1);
+    u32::try_from(pace).unwrap_or(u32::MAX).max(1)
 }
 
 /// The identity of the plan of one lane of several.

@@ -56,6 +56,12 @@ pub struct Execution {
     wake_due: bool,
     /// Whether to stop when all headers have been seen and agree, until polled again.
     halts: bool,
+    /// Whether to give the turn back after a bounded amount of work.
+    paced: bool,
+    /// Waits that have ended since the turn was given back last.
+    awaited: u32,
+    /// Whether the turn was given back though there was more to do.
+    paused: bool,
     verdict: Option<Box<Error>>,
     watch: Watch,
 }
@@ -76,6 +82,9 @@ impl Execution {
             differs: false,
             wake_due: false,
             halts: false,
+            paced: false,
+            awaited: 0,
+            paused: false,
             verdict: None,
             watch: Watch::default(),
         }
@@ -89,6 +98,29 @@ impl Execution {
     /// Whether a call that was to halt has seen every rank's header, and all agree.
     pub(crate) const fn has_met(&self) -> bool {
         !self.halts
+    }
+
+    /// The same call, which gives the turn back after every 256 KiB or so: it says `Pending`, and [has paused](Self::has_paused).
+    #[must_use]
+    pub fn paced(self) -> Execution {
+        Execution { paced: true, ..self }
+    }
+
+    /// Whether the last poll ended so that others get their turn, and not because the call had to wait.
+    #[must_use]
+    pub const fn has_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// Whether it is time to give the turn back.
+    fn pauses(&mut self, pace: u32) -> bool {
+        self.awaited += 1;
+        if self.awaited < pace {
+            return false;
+        }
+        self.awaited = 0;
+        self.paused = true;
+        true
     }
 
     /// Goes as far as possible. With `look`, a call that cannot go on also looks for deaths, aborts and deadlines.
@@ -123,6 +155,7 @@ impl Execution {
         if self.verdict.is_some() {
             return self.await_verdict(ground, state);
         }
+        self.paused = false;
         let prepared = &*call.prepared;
         while let Some(step) = prepared.plan.steps.get(self.next_step) {
             match step {
@@ -146,6 +179,10 @@ impl Execution {
                     let due = state.uses + round + 1;
                     let channel = state.channel;
                     if ground.others().any(|other| ground.windows.counter(channel, other, *counter) < due) {
+                        return self.pending(ground);
+                    }
+                    if self.paced && self.pauses(prepared.pace) {
+                        self.next_step += 1;
                         return self.pending(ground);
                     }
                 }
@@ -368,7 +405,10 @@ impl Execution {
             return Poll::Pending;
         };
         // What a dead or aborting rank wrote before is visible now, and data goes before trouble.
-        let again = self.run(ground, state, call, buffers);
+        let mut again = self.run(ground, state, call, buffers);
+        while self.paused {
+            again = self.run(ground, state, call, buffers);
+        }
         if again.is_ready() {
             return again;
         }

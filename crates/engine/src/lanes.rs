@@ -77,6 +77,7 @@ impl Others {
 pub struct Cut {
     /// The first one first.
     runs: Vec<Run>,
+    paced: bool,
 }
 
 /// One lane on its way.
@@ -92,7 +93,21 @@ impl Cut {
     pub fn begin(first: &mut ChannelState, call: &Call) -> Cut {
         let mut runs: Vec<Run> = call.lanes().map(|call| Run { call, execution: None, ended: false }).collect();
         runs[0].execution = Some(Execution::begin(first).halting());
-        Cut { runs }
+        Cut { runs, paced: false }
+    }
+
+    /// The same call, [paced](Execution::paced): for a thread that has other calls to run.
+    #[must_use]
+    pub(crate) fn paced(mut self) -> Cut {
+        self.paced = true;
+        let Run { execution, .. } = &mut self.runs[0];
+        *execution = execution.take().map(Execution::paced);
+        self
+    }
+
+    /// Whether the last poll ended so that others get their turn, and not because all lanes had to wait.
+    pub(crate) fn has_paused(&self) -> bool {
+        self.runs.iter().flat_map(|run| &run.execution).any(Execution::has_paused)
     }
 
     /// Lets the headers meet, on the first lane: `Ready(Ok)` when all ranks agree. Then it need not be called again.
@@ -137,8 +152,8 @@ impl Cut {
         }
         let states = core::iter::once(first).chain(others.states(self.runs.len() - 1));
         let buffers = cut_buffers(buffers, self.runs.iter().map(|run| run.call.prepared.span.clone()));
-        let lanes = self.runs.iter_mut().zip(states).zip(buffers);
-        lanes.map(|((run, state), buffers)| Lane::new(run, state, buffers)).collect()
+        let (paced, lanes) = (self.paced, self.runs.iter_mut().zip(states).zip(buffers));
+        lanes.map(|((run, state), buffers)| Lane::new(run, state, buffers, paced)).collect()
     }
 
     /// Runs all lanes on the calling thread as far as possible.
@@ -189,9 +204,13 @@ pub struct Lane<'a> {
 }
 
 impl<'a> Lane<'a> {
-    fn new(run: &'a mut Run, state: &'a mut ChannelState, buffers: Buffers<'a>) -> Lane<'a> {
+    fn new(run: &'a mut Run, state: &'a mut ChannelState, buffers: Buffers<'a>, paced: bool) -> Lane<'a> {
         let Run { call, execution, ended } = run;
-        let execution = execution.get_or_insert_with(|| Execution::begin(state));
+        let begin = || {
+            let execution = Execution::begin(state);
+            if paced { execution.paced() } else { execution }
+        };
+        let execution = execution.get_or_insert_with(begin);
         Lane { call, execution, ended, state, buffers }
     }
 

@@ -1,8 +1,13 @@
-//! The lane of a group's named calls: they run one after the other in the published order.
+//! The lane of a group's named calls: they run in the published order, small ones beside large ones.
+//!
+//! There are two tracks, each with a channel of its own, on which calls run one after the other: the order says for each call
+//! which is its, as group rank 0 sees it. Where ranks disagree on the size of a call it runs where rank 0 says, and is a
+//! mismatch like any other. A large call gives the turn back after every 256 KiB or so, and the small ones that are due come
+//! first.
 
 use core::task::Poll;
 use core::time::Duration;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use types::error::Cause;
@@ -17,24 +22,62 @@ use crate::trouble::{View, Waits, Watch, fail, find_trouble, warn};
 use crate::unnamed::Finished;
 use crate::{Ground, SharedWindows};
 
+/// Small calls that may run before a large one goes on.
+const SMALL_IN_A_ROW: usize = 16;
+
 /// What a rank that has not submitted a named call is waited for.
 const SUBMIT: &str = "submit a call of that name";
 
 /// The named calls of one group.
 #[derive(Debug)]
 pub struct NamedLane {
-    state: ChannelState,
+    small: Track,
+    large: Track,
     /// Plans and fingerprints.
     pub preparer: Preparer,
     names: Names,
     pending: HashMap<u128, Pending>,
+}
+
+/// Calls of the order that run one after the other.
+#[derive(Debug)]
+struct Track {
+    state: ChannelState,
+    queue: VecDeque<u128>,
     current: Option<(u128, Execution)>,
+}
+
+impl Track {
+    fn new(channel: Channel) -> Track {
+        Track { state: ChannelState::new(channel), queue: VecDeque::new(), current: None }
+    }
+
+    /// Whether there is a call whose turn it is; it is begun if need be.
+    fn is_under_way<W: SharedWindows, P: Peers>(&mut self, ground: Ground<'_, W, P>) -> bool {
+        if self.current.is_none() {
+            if self.queue.is_empty() || !ground.is_live() {
+                return false;
+            }
+            let next = self.queue.pop_front();
+            self.current = next.map(|identity| (identity, Execution::begin(&mut self.state).paced()));
+        }
+        true
+    }
+
+    fn clear(&mut self) {
+        self.queue.clear();
+        self.current = None;
+    }
 }
 
 #[derive(Debug)]
 struct Pending {
     kind: Kind,
     watch: Watch,
+    /// Whether it fits a slot, here.
+    is_small: bool,
+    /// Whether it is in the order, so that its turn will come.
+    is_ordered: bool,
 }
 
 #[derive(Debug)]
@@ -67,6 +110,8 @@ pub struct Progress {
     pub borrowed: Option<Result<()>>,
     /// Whether another local thread may be able to go on now.
     pub moved: bool,
+    /// Whether a call gave the turn back though there was more to do.
+    pub paused: bool,
 }
 
 impl NamedLane {
@@ -74,29 +119,32 @@ impl NamedLane {
     #[must_use]
     pub fn new(preparer: Preparer) -> NamedLane {
         NamedLane {
-            state: ChannelState::new(Channel::Named),
+            small: Track::new(Channel::Small),
+            large: Track::new(Channel::Named),
             preparer,
             names: Names::default(),
             pending: HashMap::new(),
-            current: None,
         }
     }
 
     /// Adds a call that the lane runs.
     pub fn submit(&mut self, task: Task) {
         let name = Arc::clone(&task.call.fingerprint().name);
-        self.add(&name, Kind::Owned(task));
+        let is_small = task.call.is_small() && task.next.is_none();
+        self.add(&name, Kind::Owned(task), is_small);
     }
 
-    /// Adds a call that the calling thread runs by polling with [`Borrowed`]; returns its identity.
-    pub fn enter(&mut self, call: &Call) -> u128 {
+    /// Adds a call that the calling thread runs by polling with [`Borrowed`]; returns its identity. `goes_on`: whether it is
+    /// the first of several, as there.
+    pub fn enter(&mut self, call: &Call, goes_on: bool) -> u128 {
         let name = Arc::clone(&call.fingerprint().name);
-        self.add(&name, Kind::Borrowed)
+        self.add(&name, Kind::Borrowed, call.is_small() && !goes_on)
     }
 
-    fn add(&mut self, name: &str, kind: Kind) -> u128 {
+    fn add(&mut self, name: &str, kind: Kind, is_small: bool) -> u128 {
         let identity = self.names.submit(name);
-        self.pending.insert(identity, Pending { kind, watch: Watch::default() });
+        let pending = Pending { kind, watch: Watch::default(), is_small, is_ordered: false };
+        self.pending.insert(identity, pending);
         identity
     }
 
@@ -123,17 +171,22 @@ impl NamedLane {
         if !ground.life.is_live() || self.names.can_go_on(ground.windows) {
             return true;
         }
-        match &self.current {
-            Some((current, execution)) if *current == identity => execution.can_go_on(ground, &self.state, call),
-            Some(_) => false,
-            None => {
-                self.names.next(ground.windows).is_some()
-                    || find_trouble(ground, &unordered(ground, identity), call, Duration::ZERO).is_some()
+        if self.names.next(ground.windows).is_some() {
+            return true;
+        }
+        for Track { state, queue, current } in [&self.small, &self.large] {
+            match current {
+                Some((current, execution)) if *current == identity => return execution.can_go_on(ground, state, call),
+                Some(_) => {}
+                None if queue.is_empty() => {}
+                None => return true,
             }
         }
+        let is_ordered = self.pending.get(&identity).is_none_or(|pending| pending.is_ordered);
+        !is_ordered && find_trouble(ground, &unordered(ground, identity), call, Duration::ZERO).is_some()
     }
 
-    /// Runs the calls as far as possible.
+    /// Runs the calls as far as possible, but not longer than for some 256 KiB of a large one.
     pub fn poll<W: SharedWindows, P: Peers>(
         &mut self,
         ground: Ground<'_, W, P>,
@@ -142,11 +195,15 @@ impl NamedLane {
     ) -> Progress {
         let mut progress = Progress::default();
         while !self.pending.is_empty() && ground.life.is_live() {
-            progress.moved |= self.names.progress(ground.windows);
-            if self.current.is_none() && !(ground.is_live() && self.take_next(ground)) {
-                break;
+            let is_small = |identity: u128| self.pending.get(&identity).is_some_and(|pending| pending.is_small);
+            progress.moved |= self.names.progress(ground.windows, &is_small);
+            self.take_over(ground);
+            let mut ended = 0;
+            while ended < SMALL_IN_A_ROW && self.run_current(true, ground, borrowed.as_mut(), look, &mut progress) {
+                ended += 1;
             }
-            if !self.run_current(ground, borrowed.as_mut(), look, &mut progress) {
+            ended += usize::from(self.run_current(false, ground, borrowed.as_mut(), look, &mut progress));
+            if ended == 0 || progress.paused {
                 break;
             }
         }
@@ -159,49 +216,54 @@ impl NamedLane {
         progress
     }
 
-    /// Takes the next call from the order; `false` if there is none.
-    fn take_next<W: SharedWindows, P: Peers>(&mut self, ground: Ground<'_, W, P>) -> bool {
-        let Some(identity) = self.names.next(ground.windows) else {
-            return false;
-        };
-        self.names.take(ground.windows);
-        if !self.pending.contains_key(&identity) {
-            // Only what this rank has announced can be in the order: the shared memory is not to be trusted any more.
-            let cause = Cause::Failed { by: ground.view.world(0) };
-            ground.windows.abort(&cause);
-            ground.life.end(&cause);
-            return false;
+    /// Takes over what is new in the order.
+    fn take_over<W: SharedWindows, P: Peers>(&mut self, ground: Ground<'_, W, P>) {
+        while let Some((identity, is_small)) = self.names.next(ground.windows) {
+            let Some(pending) = self.pending.get_mut(&identity).filter(|pending| !pending.is_ordered) else {
+                // Only what this rank has announced can be in the order, and once: the shared memory is not to be trusted.
+                let cause = Cause::Failed { by: ground.view.world(0) };
+                ground.windows.abort(&cause);
+                ground.life.end(&cause);
+                return;
+            };
+            pending.is_ordered = true;
+            self.names.take(ground.windows);
+            let track = if is_small { &mut self.small } else { &mut self.large };
+            track.queue.push_back(identity);
         }
-        self.current = Some((identity, Execution::begin(&mut self.state)));
-        true
     }
 
-    /// Polls the call whose turn it is; `true` if it ended.
+    /// Polls the call whose turn it is on one of the tracks; `true` if it ended.
     fn run_current<W: SharedWindows, P: Peers>(
         &mut self,
+        small: bool,
         ground: Ground<'_, W, P>,
         borrowed: Option<&mut Borrowed<'_, '_>>,
         look: bool,
         progress: &mut Progress,
     ) -> bool {
-        let Some((identity, execution)) = &mut self.current else {
+        let track = if small { &mut self.small } else { &mut self.large };
+        if !ground.life.is_live() || !track.is_under_way(ground) {
             return false;
-        };
+        }
+        let Track { state, current, .. } = track;
+        let Some((identity, execution)) = current else { return false };
+        // Once it has ended, the thread must come with the next one.
+        let borrowed = borrowed.filter(|_| progress.borrowed.is_none());
         let goes_on = borrowed.as_ref().is_some_and(|own| own.goes_on);
-        let Some(pending) = self.pending.get_mut(identity) else {
-            return false;
-        };
+        let Some(pending) = self.pending.get_mut(identity) else { return false };
         let polled = match (&mut pending.kind, borrowed) {
             (Kind::Owned(task), _) => {
                 let mut buffers = task.buffers.buffers();
-                execution.poll(ground, &mut self.state, &mut task.call, &mut buffers, look)
+                execution.poll(ground, state, &mut task.call, &mut buffers, look)
             }
             (Kind::Borrowed, Some(own)) if own.identity == *identity => {
-                execution.poll(ground, &mut self.state, own.call, &mut own.buffers, look)
+                execution.poll(ground, state, own.call, &mut own.buffers, look)
             }
             (Kind::Borrowed, _) => return false,
         };
         let Poll::Ready(result) = polled else {
+            progress.paused |= execution.has_paused();
             return false;
         };
         progress.moved = true;
@@ -210,13 +272,13 @@ impl NamedLane {
             match &mut pending.kind {
                 Kind::Owned(task) => {
                     if let Some(next) = task.next.take() {
-                        *execution = Execution::begin(&mut self.state);
+                        *execution = Execution::begin(state).paced();
                         progress.finished.push((core::mem::replace(task, *next), result));
                         return true;
                     }
                 }
                 Kind::Borrowed if goes_on => {
-                    *execution = Execution::begin(&mut self.state);
+                    *execution = Execution::begin(state).paced();
                     progress.borrowed = Some(result);
                     return false;
                 }
@@ -224,7 +286,7 @@ impl NamedLane {
             }
         }
         let ended = self.pending.remove(identity);
-        self.current = None;
+        *current = None;
         match ended {
             Some(Pending { kind: Kind::Owned(task), .. }) => task.end(result, &mut progress.finished),
             _ => progress.borrowed = Some(result),
@@ -239,11 +301,10 @@ impl NamedLane {
         mut borrowed: Option<&mut Borrowed<'_, '_>>,
         progress: &mut Progress,
     ) {
-        let current = self.current.as_ref().map(|(identity, _)| *identity);
         let now = ground.clock.now();
         let mut failed = None;
         for (identity, pending) in &mut self.pending {
-            if Some(*identity) == current || self.names.is_ordered(ground.windows, *identity) {
+            if pending.is_ordered || self.names.is_ordered(ground.windows, *identity) {
                 continue;
             }
             let call = match (&mut pending.kind, &mut borrowed) {
@@ -275,7 +336,8 @@ impl NamedLane {
         borrowed: Option<Borrowed<'_, '_>>,
         progress: &mut Progress,
     ) {
-        self.current = None;
+        self.small.clear();
+        self.large.clear();
         let end = |call: &mut Call| {
             let elapsed = call.elapsed(now);
             Err(life.error(site(view, call), elapsed, true))

@@ -2,7 +2,8 @@
 //!
 //! Each rank announces its submissions in a list of its own. Group rank 0 reads all lists and publishes, as one order
 //! for all, what **every** rank has announced; each rank runs its named calls in that order. A name that is used again
-//! is another call: the identity is made of the name and of how often the rank has used it before.
+//! is another call: the identity is made of the name and of how often the rank has used it before. An entry of the order also
+//! says, for all ranks alike, whether the call is small, so that it runs beside the large ones and not behind them.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,6 +11,9 @@ use types::transport::{Announcement, Channel, Counter};
 use types::{Tag, digest};
 
 use crate::SharedWindows;
+
+/// In an entry of the order: whether the call is small on group rank 0. Identities have no such bit.
+const SMALL: u128 = 1;
 
 /// How far back the lists of announcements are searched for a name.
 const SEARCHED: u64 = 1024;
@@ -41,15 +45,15 @@ impl Names {
     /// Notes that this rank submits a call with this name, and returns the call's identity.
     pub fn submit(&mut self, name: &str) -> u128 {
         let uses = self.uses.entry(digest(0, name.as_bytes())).or_insert(0);
-        let identity = Tag::identity(name, *uses);
+        let identity = Tag::identity(name, *uses) & !SMALL;
         *uses += 1;
         self.backlog.push_back(identity);
         identity
     }
 
-    /// Announces what can be announced and, on group rank 0, publishes what all ranks have announced. Returns whether
-    /// anything was published.
-    pub fn progress<W: SharedWindows>(&mut self, windows: &W) -> bool {
+    /// Announces what can be announced and, on group rank 0, publishes what all ranks have announced, with what
+    /// `is_small` says of each call. Returns whether anything was published.
+    pub fn progress<W: SharedWindows>(&mut self, windows: &W, is_small: &dyn Fn(u128) -> bool) -> bool {
         let mut moved = false;
         while let Some(identity) = self.backlog.front() {
             if !windows.announce(Announcement { identity: *identity }) {
@@ -59,7 +63,7 @@ impl Names {
             moved = true;
         }
         if windows.rank() == 0 {
-            moved |= self.matching.progress(windows);
+            moved |= self.matching.progress(windows, is_small);
         }
         if moved {
             windows.wake();
@@ -73,15 +77,15 @@ impl Names {
         windows.rank() == 0 && (0..windows.geometry().ranks).any(|owner| windows.announced(owner) > read(owner))
     }
 
-    /// The next call to run, if the order has one.
-    pub fn next<W: SharedWindows>(&self, windows: &W) -> Option<u128> {
-        windows.order(self.taken)
+    /// The next call, if the order has one, and whether it is small on group rank 0.
+    pub fn next<W: SharedWindows>(&self, windows: &W) -> Option<(u128, bool)> {
+        windows.order(self.taken).map(|entry| (entry & !SMALL, entry & SMALL != 0))
     }
 
     /// Whether the order has this call, so that its turn will come.
     pub fn is_ordered<W: SharedWindows>(&self, windows: &W, identity: u128) -> bool {
         let end = windows.ordered().min(self.taken + SEARCHED);
-        (self.taken..end).any(|index| windows.order(index) == Some(identity))
+        (self.taken..end).any(|index| windows.order(index).is_some_and(|entry| entry & !SMALL == identity))
     }
 
     /// Takes the next call over from the order.
@@ -110,7 +114,7 @@ impl Names {
 }
 
 impl Matching {
-    fn progress<W: SharedWindows>(&mut self, windows: &W) -> bool {
+    fn progress<W: SharedWindows>(&mut self, windows: &W, is_small: &dyn Fn(u128) -> bool) -> bool {
         let ranks = windows.geometry().ranks;
         self.read.resize(ranks, 0);
         let mut moved = false;
@@ -118,7 +122,8 @@ impl Matching {
             moved |= self.read_list(windows, owner, ranks);
         }
         while let Some(identity) = self.ready.front() {
-            if !windows.append_order(*identity) {
+            let class = if is_small(*identity) { SMALL } else { 0 };
+            if !windows.append_order(*identity | class) {
                 break;
             }
             self.ready.pop_front();

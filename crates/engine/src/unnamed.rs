@@ -28,6 +28,7 @@ pub struct UnnamedLane {
     pub others: Others,
     queue: VecDeque<Task>,
     current: Option<Current>,
+    paused: bool,
 }
 
 /// The call at the front of the queue, on its way.
@@ -47,6 +48,7 @@ impl UnnamedLane {
             others: Others::default(),
             queue: VecDeque::new(),
             current: None,
+            paused: false,
         }
     }
 
@@ -61,9 +63,17 @@ impl UnnamedLane {
         self.queue.is_empty()
     }
 
-    /// Runs the waiting calls as far as possible; returns those that ended.
+    /// Whether the last poll ended so that others get their turn, and not because the call had to wait.
+    #[must_use]
+    pub const fn has_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// Runs the waiting calls as far as possible, but not longer than for some 256 KiB of a large one; returns those that
+    /// ended.
     pub fn poll<W: SharedWindows, P: Peers>(&mut self, ground: Ground<'_, W, P>, look: bool) -> Finished {
         let mut finished = Vec::new();
+        self.paused = false;
         while let Some(task) = self.queue.front_mut() {
             let live = if self.current.is_some() { ground.life.is_live() } else { ground.is_live() };
             if !live {
@@ -74,8 +84,8 @@ impl UnnamedLane {
                 // It may have been made before the group's memory was there.
                 self.preparer.recut(&mut task.call, ground.windows.lanes());
                 match task.call.is_cut() {
-                    true => Current::Cut(Cut::begin(&mut self.state, &task.call)),
-                    false => Current::Whole(Execution::begin(&mut self.state)),
+                    true => Current::Cut(Cut::begin(&mut self.state, &task.call).paced()),
+                    false => Current::Whole(Execution::begin(&mut self.state).paced()),
                 }
             });
             let (mut buffers, state) = (task.buffers.buffers(), &mut self.state);
@@ -83,7 +93,13 @@ impl UnnamedLane {
                 Current::Whole(execution) => execution.poll(ground, state, &mut task.call, &mut buffers, look),
                 Current::Cut(cut) => cut.poll(ground, state, &mut self.others, &mut buffers, look),
             };
-            let Poll::Ready(result) = polled else { break };
+            let Poll::Ready(result) = polled else {
+                self.paused = match current {
+                    Current::Whole(execution) => execution.has_paused(),
+                    Current::Cut(cut) => cut.has_paused(),
+                };
+                break;
+            };
             self.current = None;
             if let Some(mut task) = self.queue.pop_front() {
                 if result.is_ok()

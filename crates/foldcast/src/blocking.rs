@@ -15,6 +15,9 @@ use crate::join::Joined;
 use crate::lanes::LARGE_BYTES;
 use crate::wait::{Patience, Pause};
 
+/// A call that is never waited for is looked after all the same: every 16 MiB or so.
+const LOOK_AFTER_TURNS: u32 = 64;
+
 impl GroupShared {
     /// Runs a call on the calling thread.
     #[inline]
@@ -201,7 +204,7 @@ impl GroupShared {
             self.empty_inbox(&mut lane, &mut None);
             let preparer = lane.preparer.with_settings(self.world.settings());
             let call = preparer.call(work, limits).begun(begun).named(named.name);
-            let identity = *named.identity.get_or_insert_with(|| lane.enter(&call));
+            let identity = *named.identity.get_or_insert_with(|| lane.enter(&call, named.goes_on));
             (call, identity)
         };
         let entered = self.run_entered(identity, &mut call, buffers, named.goes_on, options);
@@ -225,7 +228,7 @@ impl GroupShared {
         };
         let ground = self.ground(joined);
         let mut patience = Patience::new(&self.world, &self.view.ranks, options.interrupt);
-        let mut look = false;
+        let (mut look, mut turns) = (false, 0_u32);
         loop {
             let own = Borrowed { identity, call: &mut *call, buffers: buffers.reborrow(), goes_on };
             let progress = lock(&self.named).poll(ground, Some(own), look);
@@ -233,6 +236,13 @@ impl GroupShared {
             self.conclude(progress.moved, progress.finished, 0);
             if let Some(result) = done {
                 return result;
+            }
+            if progress.paused {
+                // A large call goes on, after a moment for threads that wait for the lock with small ones.
+                std::thread::yield_now();
+                turns += 1;
+                look = turns % LOOK_AFTER_TURNS == 0;
+                continue;
             }
             let pause = patience.pause(&|| lock(&self.named).can_go_on(ground, identity, call));
             look = pause != Pause::Spun;

@@ -123,11 +123,12 @@ impl GroupShared {
         *inbox = kept;
     }
 
-    /// One round of the progress thread; returns whether anything moved.
+    /// One round of the progress thread; returns whether anything moved, or could go on at once.
     pub(crate) fn progress(&self, look: bool) -> bool {
         let joined = self.joining.poll(self);
         let mut progress = Progress::default();
         let mut ended_unnamed = Finished::new();
+        let mut paused = false;
         {
             let mut named = lock(&self.named);
             let mut unnamed = (self.turn.load(Ordering::Acquire) >= SUBMITTED).then(|| lock(&self.unnamed));
@@ -138,7 +139,9 @@ impl GroupShared {
                     progress = named.poll(ground, None, look);
                     if let Some(lane) = &mut unnamed {
                         ended_unnamed = lane.poll(ground, look);
+                        paused = lane.has_paused();
                     }
+                    paused |= progress.paused;
                 }
                 None => {
                     if look && self.life.is_live() {
@@ -162,7 +165,7 @@ impl GroupShared {
         let mut finished = progress.finished;
         finished.extend(ended_unnamed);
         self.conclude(moved, finished, unnamed);
-        moved
+        moved || paused
     }
 
     /// Gives the turn on and hands ended calls to the progress thread, which runs their completions with no lock held.

@@ -310,8 +310,11 @@ impl World {
         let Some(host) = &self.host else { return };
         let ranks: Vec<_> = (0..host.size()).map(Rank::from_index).collect();
         let mut waiter = Waiter::new(host, &ranks);
-        let mut look = false;
+        let (mut look, mut looked) = (false, Instant::now());
         loop {
+            if look {
+                looked = Instant::now();
+            }
             let moved = self.progress(look) | self.run_completions();
             if self.progress_turn.load(Ordering::Acquire) != turn {
                 return;
@@ -322,7 +325,8 @@ impl World {
             }
             if moved {
                 waiter = Waiter::new(host, &ranks);
-                look = false;
+                // While one call goes on and on, the others are looked after all the same.
+                look = looked.elapsed() >= LOOK_EVERY;
                 continue;
             }
             let rechecked = Cell::new(false);

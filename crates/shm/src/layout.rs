@@ -93,7 +93,7 @@ impl Layout {
         let cells = if ranks == 2 { 2 } else { 2 * ranks };
         let pair_count = ranks * (ranks - 1) / 2;
         let buffers = pair_count * pair_depth * 2;
-        let channels = 1 + lanes;
+        let channels = 2 + lanes;
         let control_stride = AT_CHANNELS + channels * CHANNEL_BYTES;
         let mut cursor = Cursor(Some(HEADER_BYTES + 2 * LINE_BYTES));
         let control = cursor.take(ranks, control_stride);
@@ -143,10 +143,11 @@ impl Layout {
         match channel {
             Channel::Unnamed => 0,
             Channel::Named => 1,
+            Channel::Small => 2,
             Channel::Lane(lane) => {
                 let lane = usize::from(lane);
                 assert!((1..self.lanes).contains(&lane), "a group of {} lanes has no channel {lane}", self.lanes);
-                1 + lane
+                2 + lane
             }
         }
     }
@@ -313,7 +314,7 @@ mod tests {
             all.extend((0..count(RING_ENTRIES)).map(|at| (layout.announcement(owner, at), ENTRY_BYTES)));
         }
         let lanes = (1..layout.lanes()).map(|lane| Channel::Lane(u8::try_from(lane).expect("few lanes")));
-        for channel in [Channel::Unnamed, Channel::Named].into_iter().chain(lanes) {
+        for channel in [Channel::Unnamed, Channel::Named, Channel::Small].into_iter().chain(lanes) {
             for owner in 0..ranks {
                 for counter in [Counter::Staged, Counter::Folded, Counter::Verdict, Counter::Taken, Counter::Left] {
                     all.push((layout.counter(channel, owner, counter), LINE_BYTES));
@@ -365,7 +366,7 @@ mod tests {
             let is_full = geometry.chunk_bytes == 64 << 10;
             // No more is given up than must be: what is left over are fractions of lines, and what is kept for the rest.
             assert!(is_full || total >= ranks * (13 << 20), "{ranks} ranks: {total} bytes, {geometry:?}");
-            assert_eq!(is_full, ranks <= 117, "{ranks} ranks: {geometry:?}");
+            assert_eq!(is_full, ranks <= 78, "{ranks} ranks: {geometry:?}");
         }
     }
 

@@ -4,8 +4,8 @@
 //! `0..size` (group ranks); the shared-memory crate, and simulated worlds, implement the traits.
 //!
 //! # The areas of a group's window
-//! There are two [`Channel`]s, one for unnamed and one for named calls, and one for each further lane of large unnamed calls.
-//! Each has areas of its own:
+//! There are several [`Channel`]s: for unnamed calls, for named calls, for small named calls, and for each further lane of large
+//! unnamed calls. Each has areas of its own:
 //!
 //! * **Slots**: a header (sequence and fingerprint hash) and a small payload. Rank `r` writes the slot of call
 //!   `s` once, before it publishes the header; everybody may read it until that rank publishes header `s + 2`.
@@ -29,6 +29,9 @@ pub enum Channel {
     Unnamed,
     /// Named calls, in the published order.
     Named,
+    /// Named calls that are small in the eyes of group rank 0, in the published order, beside the others. (It has all areas:
+    /// what other ranks call by that name may be large.)
+    Small,
     /// A lane, counted from 1, of the unnamed calls that are cut into several; their lane 0 is `Unnamed`.
     Lane(u8),
 }
@@ -39,7 +42,7 @@ impl Channel {
     pub const fn of_kind(self) -> Channel {
         match self {
             Channel::Unnamed | Channel::Lane(_) => Channel::Unnamed,
-            Channel::Named => Channel::Named,
+            Channel::Named | Channel::Small => Channel::Named,
         }
     }
 }
@@ -83,6 +86,9 @@ impl Geometry {
     /// The most lanes that a call is cut into.
     pub const MAX_LANES: usize = 16;
 
+    /// Channels that every group has.
+    const CHANNELS: usize = 3;
+
     /// Bytes of a full chunk, where the number of ranks leaves room for it.
     const FULL_CHUNK_BYTES: usize = 64 << 10;
 
@@ -95,14 +101,15 @@ impl Geometry {
     /// The areas of a group of this many ranks.
     ///
     /// Each pair of ranks has buffers of its own, so that with many ranks there are many buffers. A chunk is 64 KiB, or if
-    /// there are too many for that (from 118 ranks on), the largest number of whole pairs of cache lines with which a rank's
+    /// there are too many for that (from 79 ranks on), the largest number of whole pairs of cache lines with which a rank's
     /// share of them stays within [`MAX_BYTES_PER_RANK`](Self::MAX_BYTES_PER_RANK).
     #[must_use]
     pub const fn of(ranks: usize) -> Geometry {
         let (slot_bytes, pair_depth) = if ranks <= 2 { (32 << 10, 4) } else { (4 << 10, 1) };
         let chunk_bytes = Geometry::FULL_CHUNK_BYTES;
         let mut geometry = Geometry { ranks, slot_bytes, chunk_bytes, pair_depth };
-        let room = (Geometry::MAX_BYTES_PER_RANK - Geometry::OTHER_BYTES) / (2 * geometry.buffers_per_rank());
+        let room =
+            (Geometry::MAX_BYTES_PER_RANK - Geometry::OTHER_BYTES) / (Geometry::CHANNELS * geometry.buffers_per_rank());
         if geometry.chunk_stride() > room {
             // The stride is the chunk and a sixteenth of it, rounded up.
             let chunk = room.saturating_sub(Geometry::LINE_PAIR_BYTES) / 17 * 16;
@@ -119,7 +126,7 @@ impl Geometry {
         let buffers = self.buffers_per_rank() * self.chunk_stride();
         // Two cells, and the lines of counters and fingerprint.
         let lane = buffers + 2 * self.slot_bytes + (4 << 10);
-        let used = 2 * buffers + Geometry::OTHER_BYTES;
+        let used = Geometry::CHANNELS * buffers + Geometry::OTHER_BYTES;
         let fit = 1 + Geometry::MAX_BYTES_PER_RANK.saturating_sub(used) / lane;
         let most = if fit < Geometry::MAX_LANES { fit } else { Geometry::MAX_LANES };
         if wanted < 1 {

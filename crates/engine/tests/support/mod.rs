@@ -37,7 +37,7 @@ struct Area {
 /// What the ranks of the group share.
 pub(crate) struct Memory {
     geometry: Geometry,
-    /// Of the unnamed calls, the named ones, and the lanes from 1 on.
+    /// Of the unnamed calls, the named ones, the small named ones, and the lanes from 1 on.
     areas: Vec<Area>,
     announced: RefCell<Vec<Vec<u128>>>,
     released: RefCell<Vec<u64>>,
@@ -61,7 +61,7 @@ impl Memory {
         };
         Rc::new(Memory {
             geometry,
-            areas: (0..1 + LANES).map(|_| area()).collect(),
+            areas: (0..2 + LANES).map(|_| area()).collect(),
             announced: RefCell::new(vec![Vec::new(); ranks]),
             released: RefCell::new(vec![0; ranks]),
             order: RefCell::default(),
@@ -75,7 +75,8 @@ impl Memory {
         match channel {
             Channel::Unnamed => &self.areas[0],
             Channel::Named => &self.areas[1],
-            Channel::Lane(lane) => &self.areas[1 + usize::from(lane)],
+            Channel::Small => &self.areas[2],
+            Channel::Lane(lane) => &self.areas[2 + usize::from(lane)],
         }
     }
 }

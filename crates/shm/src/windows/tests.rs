@@ -10,7 +10,7 @@ use crate::fork::Home;
 use crate::wire::Address;
 
 const LANES: usize = 3;
-const CHANNELS: [Channel; 4] = [Channel::Unnamed, Channel::Named, Channel::Lane(1), Channel::Lane(2)];
+const CHANNELS: [Channel; 5] = [Channel::Unnamed, Channel::Named, Channel::Small, Channel::Lane(1), Channel::Lane(2)];
 const COUNTERS: [Counter; 4] = [Counter::Staged, Counter::Folded, Counter::Verdict, Counter::Taken];
 
 /// The members of a group, all in this process, each with mappings of its own.
