@@ -161,7 +161,8 @@ impl Group {
         py.allow_threads(|| self.inner.abort());
     }
 
-    /// Forget the group on this rank. Its name is free again; later calls raise ``ClosedError``.
+    /// Forget the group on this rank. Its name is free again; later calls raise ``ClosedError``. Refused while calls of
+    /// this rank on it have not ended: wait for them, or `abort` the group first.
     fn destroy(&self, py: Python<'_>) -> PyResult<()> {
         py.allow_threads(|| self.inner.destroy()).map_err(|error| raise::exception(py, &error))
     }
