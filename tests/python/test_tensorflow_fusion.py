@@ -57,7 +57,7 @@ def test_160_gradients_are_two_launches(engine):
     assert first["members"][:3] == ["HcomAllReduce", "HcomAllReduce_1", "HcomAllReduce_2"]
     assert {key: first[key] for key in ("group", "dtype", "fusion", "fusion_id", "bytes")} == {
         "group": "hccl_world_group",
-        "dtype": "float",
+        "dtype": "float32",
         "fusion": 1,
         "fusion_id": -1,
         "bytes": large,
