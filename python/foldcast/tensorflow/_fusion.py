@@ -7,8 +7,6 @@ import os
 import warnings
 from typing import Any, Dict, List, Optional
 
-import tensorflow as tf
-
 from foldcast.tensorflow._library import LIBRARY, packages_path
 
 _SWITCH = "FOLDCAST_TENSORFLOW_FUSION"
@@ -33,8 +31,7 @@ def fusion_report(clear: bool = False) -> List[Dict[str, Any]]:
     -----
     A graph that TensorFlow compiles twice is there twice: `Session.run` does so for each new set of fetches.
     """
-    # The library knows the names that graphs use: "float" for float32.
-    return [dict(launch, dtype=tf.as_dtype(launch["dtype"]).name) for launch in LIBRARY.fusion_report(clear)]
+    return LIBRARY.fusion_report(clear)
 
 
 def enable() -> None:

@@ -127,7 +127,9 @@ class Library:
             buffer = ctypes.create_string_buffer(room)
             length = report(buffer, room, clear)
             if length <= room:
-                return json.loads(buffer.raw[:length].decode())  # type: ignore[no-any-return]
+                launches = json.loads(buffer.raw[:length].decode())
+                # The library knows the names that graphs use: "float" for float32.
+                return [dict(launch, dtype=tf.as_dtype(launch["dtype"]).name) for launch in launches]
             room = 2 * length
 
     def counters(self) -> Dict[str, int]:

@@ -160,7 +160,7 @@ class _Check:
         node = self._name or OP_TYPE
         if not tf.executing_eagerly():
             node = tf.compat.v1.get_default_graph().unique_name(node, mark_as_used=False)
-        return foldcast.InvalidArgumentError(
+        return foldcast.InvalidArgumentError.about(
             f"{OP_TYPE} node '{node}': {field}: expected {expected}, got {got}",
             op="allreduce",
             field=field,
@@ -249,7 +249,7 @@ def _gradient(op: Any, gradient: Any) -> tf.Tensor:
     reduction, group, tag = (_text(op.get_attr(key)) for key in ("reduction", "group", "tag"))
     if reduction != "sum":
         node = getattr(op, "name", "") or OP_TYPE
-        raise GradientError(
+        raise GradientError.about(
             f"{OP_TYPE} node '{node}': an allreduce has a gradient only for reduction='sum', not for '{reduction}': use "
             "tf.stop_gradient, or give one by tf.custom_gradient or gradient_override_map",
             op="allreduce",
