@@ -4,6 +4,7 @@
 //! * `call` runs a blocking call with the GIL released, `handle` an asynchronous one;
 //! * `state` owns the communicator of the process from `init` to the interpreter's exit;
 //! * `product` is the choice of a product, and the table of what each takes;
+//! * `strategies` are the split strategies of gradients, by group;
 //! * `bridge` is the table of C functions by which the TensorFlow op library reaches the same engine;
 //! * `raise` makes Python exceptions of errors; their classes are Python's, in `foldcast/_errors.py`.
 //!
@@ -18,6 +19,7 @@ mod logger;
 mod product;
 mod raise;
 mod state;
+mod strategies;
 
 use pyo3::prelude::*;
 
@@ -47,6 +49,7 @@ fn _foldcast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(product::product, module)?)?;
     module.add_function(wrap_pyfunction!(product::products, module)?)?;
     module.add_function(wrap_pyfunction!(product::check_product, module)?)?;
+    module.add_function(wrap_pyfunction!(strategies::set_split_strategy, module)?)?;
     module.add_function(wrap_pyfunction!(bridge::table_address, module)?)?;
     Ok(())
 }

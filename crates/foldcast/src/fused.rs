@@ -110,7 +110,7 @@ impl Group {
         buffers: &mut [Buffers<'_>],
         options: &CallOptions<'_>,
     ) -> Result<()> {
-        let list = self.list(dtype, reduction, buffers.iter())?;
+        let list = self.list(dtype, reduction, options, buffers.iter())?;
         let shared = self.shared();
         // The list is one call: other threads do not get in between, and its deadline is one for all launches.
         let alone = self.size() == 1;
@@ -165,7 +165,7 @@ impl Group {
     ) -> Result<()> {
         let list = {
             let borrowed: Vec<_> = buffers.iter_mut().map(|buffers| buffers.buffers()).collect();
-            self.list(dtype, reduction, borrowed.iter())?
+            self.list(dtype, reduction, options, borrowed.iter())?
         };
         let launches = launches(&list.sizes, self.size());
         let mut slots: Vec<_> = buffers.into_iter().map(Some).collect();
@@ -192,6 +192,7 @@ impl Group {
         &self,
         dtype: DataType,
         reduction: Reduction,
+        options: &CallOptions<'_>,
         buffers: impl Iterator<Item = &'a Buffers<'b>>,
     ) -> Result<List> {
         let mut sizes = Vec::new();
@@ -202,7 +203,9 @@ impl Group {
         }
         self.shared().check(&Work::all_reduce(dtype, reduction, 0), &Buffers::InPlace(&mut []))?;
         let counts: Vec<usize> = sizes.iter().map(|bytes| bytes / dtype.size()).collect();
-        Ok(List { dtype, reduction, parts: Parts::of(&counts), sizes })
+        let parts = Parts::of(&counts);
+        let parts = if options.agreed == 0 { parts } else { parts.and(options.agreed) };
+        Ok(List { dtype, reduction, parts, sizes })
     }
 }
 
