@@ -44,6 +44,6 @@ pub use shm::launcher as launch;
 pub use types::error;
 pub use types::{
     Buffers, Bytes, CallSite, Cause, DataType, Elements, Ending, Error, GroupName, MAX_INPUT, OpKind, Product, Profile,
-    Rank, Reduction, Result, Support, Tag, Unsupported, WORLD_GROUP,
+    Rank, Reduction, Result, Support, Tag, Unsupported, WORLD_GROUP, digest,
 };
 pub use wait::Interrupt;
