@@ -166,7 +166,9 @@ LENGTHS = {f"grad_{at}": 1 + at * at * 37 for at in range(12)}
 def agree(size, lengths=LENGTHS):
     call = SubmittedList(lengths)
     assert call.wait() == OK, call.message
-    assert [out[-1] for out in call.outs if out.size] == [size * (1 + at) for at, out in enumerate(call.outs) if out.size]
+    assert [out[-1] for out in call.outs if out.size] == [
+        size * (1 + at) for at, out in enumerate(call.outs) if out.size
+    ]
 
 
 def lists_through_the_table(rank, size):
@@ -182,7 +184,9 @@ def lists_through_the_table(rank, size):
     said = []
     for place in (0, 6, 11):
         lengths = {name: length for at, (name, length) in enumerate(LENGTHS.items()) if rank != odd or at != place}
-        said.append((lengths, f"only rank 0 has 'grad_{place}'" if size == 2 else f"missing on rank {odd}: 'grad_{place}'"))
+        said.append(
+            (lengths, f"only rank 0 has 'grad_{place}'" if size == 2 else f"missing on rank {odd}: 'grad_{place}'")
+        )
     renamed = {name.replace("grad_3", "other") if rank == odd else name: length for name, length in LENGTHS.items()}
     said.append((renamed, f"only rank {odd} has 'other'"))
     longer = {name: length + (rank == odd and name == "grad_2") for name, length in LENGTHS.items()}

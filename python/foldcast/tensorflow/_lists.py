@@ -54,7 +54,9 @@ def allreduce_fused(
     for at, tensor in enumerate(tensors):
         field = f"tensors[{at}]"
         if tensor is None:
-            expected = "a tensor (a variable that the loss does not depend on has no gradient: leave it out on all ranks)"
+            expected = (
+                "a tensor (a variable that the loss does not depend on has no gradient: leave it out on all ranks)"
+            )
             raise check._refuse(field, expected, "None")
         converted.append(tf.convert_to_tensor(tensor))
         check.tensor(converted[-1], field)
