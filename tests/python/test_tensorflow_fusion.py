@@ -283,7 +283,7 @@ with FakeEngine(fuse=True).attached() as engine:
 def test_members_are_handed_over_where_they_are(engine):
     @tf.function
     def step(x):
-        return [fused(x + float(i)) for i in range(3)]
+        return [fused(x + float(1 + i)) for i in range(3)]
 
     step(tf.constant([1.0, 2.0]))
     (submission,) = engine.submissions
@@ -357,12 +357,12 @@ def test_allreduce_fused_has_a_gradient(engine):
         with tf.GradientTape() as tape:
             first, second, _ = allreduce_fused([weight * 1.0 for weight in weights])
             loss = tf.reduce_sum(first) + 5.0 * second
-        return tape.gradient(loss, weights)
+        return loss, *tape.gradient(loss, weights)
 
     for run in (step, tf.function(step)):
         engine.submissions.clear()
-        first, second, third = run()
-        assert (first.numpy().tolist(), float(second), float(third)) == ([2, 2], 10, 0)
+        loss, first, second, third = run()
+        assert (float(loss), first.numpy().tolist(), float(second), float(third)) == (36, [2, 2], 10, 0)
         assert sizes(engine) == [16, 16]
     with tf.GradientTape() as tape:
         loss = tf.add_n(allreduce_fused([weights[1] * 1.0], "max"))

@@ -1,6 +1,6 @@
 //! The allreduce of a list of arrays.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use foldcast::{Buffers, CallOptions, CompletionMany, DataType, Error, OwnedBuffers, Reduction, Result};
 use foldcast::{digest, error::InvalidArgument};
@@ -148,28 +148,19 @@ pub(crate) fn submit(py: Python<'_>, site: &Site, operands: &Operands<'_, '_>) -
     let lists = prepare(py, site, operands)?;
     let shared = Arc::new(Shared::default());
     let options = CallOptions { agreed: lists.agreed, ..site.options(None) };
-    // The first error, and the calls that are still to end.
-    let state = Arc::new(Mutex::new((Ok(()), lists.by_type.len())));
+    let mut buffers = Vec::with_capacity(lists.by_type.len());
     for (dtype, places) in &lists.by_type {
         let held = |at: &usize| -> Box<dyn OwnedBuffers> { Box::new(HeldArrays::of(&lists.members[*at])) };
-        let buffers = places.iter().map(held).collect();
-        let (state, ended) = (Arc::clone(&state), Arc::clone(&shared));
-        let done: CompletionMany = Box::new(move |outcome, held| {
-            // First, so that whoever wakes finds the arrays given back.
-            drop(held);
-            let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-            let (first, left) = &mut *state;
-            *left -= 1;
-            if first.is_ok() {
-                *first = outcome;
-            }
-            if *left == 0 {
-                ended.end(first.clone());
-            }
-        });
-        let submitted = site.group.all_reduce_many_async(*dtype, lists.reduction, buffers, &options, done);
-        submitted.map_err(|error| site.refusal(py, error))?;
+        buffers.push((*dtype, places.iter().map(held).collect()));
     }
+    let ended = Arc::clone(&shared);
+    let done: CompletionMany = Box::new(move |outcome, held| {
+        // First, so that whoever wakes finds the arrays given back.
+        drop(held);
+        ended.end(outcome);
+    });
+    let submitted = site.group.all_reduce_lists_async(lists.reduction, buffers, &options, done);
+    submitted.map_err(|error| site.refusal(py, error))?;
     let result = lists.into_result(py)?.into_any();
     Ok(Handle::of(shared, result, site))
 }
