@@ -41,6 +41,16 @@ pub(crate) struct Exchange {
 unsafe impl Send for Exchange {}
 
 impl Exchange {
+    /// Size of the input, and of the output, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Where input and output are.
+    pub(crate) fn addresses(&self) -> (usize, usize) {
+        (self.input.addr(), self.output.addr())
+    }
+
     /// The buffers.
     ///
     /// # Safety

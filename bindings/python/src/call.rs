@@ -184,12 +184,12 @@ impl Site {
         CallSite { rank: self.state.communicator.rank(), op: self.op, tag, group: self.group.name().clone() }
     }
 
-    fn options<'a>(&'a self, interrupt: Option<&'a dyn Fn() -> bool>) -> CallOptions<'a> {
-        CallOptions { name: self.name.as_deref(), timeout: self.timeout, interrupt }
+    pub(crate) fn options<'a>(&'a self, interrupt: Option<&'a dyn Fn() -> bool>) -> CallOptions<'a> {
+        CallOptions { name: self.name.as_deref(), timeout: self.timeout, interrupt, agreed: 0 }
     }
 }
 
-fn parse_reduction(argument: Option<&Bound<'_, PyAny>>) -> Result<Reduction> {
+pub(crate) fn parse_reduction(argument: Option<&Bound<'_, PyAny>>) -> Result<Reduction> {
     let Some(argument) = argument else { return Ok(Reduction::Sum) };
     let found = argument.downcast::<PyString>().ok().and_then(|text| text.extract::<String>().ok());
     found.and_then(|text| text.parse().ok()).ok_or_else(|| {

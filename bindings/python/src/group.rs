@@ -3,11 +3,11 @@
 use foldcast::{Error, Rank, Result};
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyTuple};
+use pyo3::types::{PyBool, PyList, PyTuple};
 
 use crate::call::{self, Operands, Site, written};
 use crate::handle::Handle;
-use crate::{raise, state};
+use crate::{many, raise, state};
 
 /// Ranks that call together, from ``new_group``.
 #[pyclass(frozen, module = "foldcast")]
@@ -148,6 +148,42 @@ impl Group {
     ) -> PyResult<Handle> {
         let site = Site::on(py, "allreduce", &self.inner, name, timeout)?;
         call::submit_allreduce(py, &site, &Operands { array, reduction, out })
+    }
+
+    /// ``foldcast.allreduce_fused`` on this group.
+    #[pyo3(
+        signature = (arrays, reduction=None, *, out=None, name=None, timeout=None),
+        text_signature = "($self, arrays, reduction=\"sum\", *, out=None, name=None, timeout=None)"
+    )]
+    fn allreduce_fused<'py>(
+        &self,
+        py: Python<'py>,
+        arrays: &Bound<'py, PyAny>,
+        reduction: Option<&Bound<'py, PyAny>>,
+        out: Option<&Bound<'py, PyAny>>,
+        name: Option<&Bound<'py, PyAny>>,
+        timeout: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let site = Site::on(py, "allreduce", &self.inner, name, timeout)?;
+        many::run(py, &site, &many::Operands { arrays, reduction, out })
+    }
+
+    /// ``foldcast.allreduce_fused_async`` on this group.
+    #[pyo3(
+        signature = (arrays, reduction=None, *, out=None, name=None, timeout=None),
+        text_signature = "($self, arrays, reduction=\"sum\", *, out=None, name=None, timeout=None)"
+    )]
+    fn allreduce_fused_async<'py>(
+        &self,
+        py: Python<'py>,
+        arrays: &Bound<'py, PyAny>,
+        reduction: Option<&Bound<'py, PyAny>>,
+        out: Option<&Bound<'py, PyAny>>,
+        name: Option<&Bound<'py, PyAny>>,
+        timeout: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Handle> {
+        let site = Site::on(py, "allreduce", &self.inner, name, timeout)?;
+        many::submit(py, &site, &many::Operands { arrays, reduction, out })
     }
 
     /// ``foldcast.barrier`` on this group.

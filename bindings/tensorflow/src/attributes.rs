@@ -7,6 +7,8 @@ use core::ffi::{CStr, c_char, c_int};
 use std::sync::Arc;
 
 use crate::api::{Api, RawConstruction, RawStatus, StringView, api};
+use crate::planning::OP;
+use crate::rewrite::FUSED_OP;
 use crate::status::{Failure, Status, StatusCode};
 use crate::tag::Base;
 use crate::wire::{self, Malformed};
@@ -44,11 +46,17 @@ pub(crate) struct Raw {
     pub(crate) fusion_id: i64,
     pub(crate) group: String,
     pub(crate) tag: String,
+    /// Only a fused op has these two.
+    pub(crate) key: String,
+    pub(crate) members: String,
+    pub(crate) is_fused: bool,
 }
 
 /// The attributes of one kernel, checked.
 #[derive(Debug)]
 pub(crate) struct Attributes {
+    /// Name of the op, for messages.
+    pub(crate) op: &'static str,
     /// Name of the node.
     pub(crate) node: String,
     /// The table's code of the data type.
@@ -59,6 +67,8 @@ pub(crate) struct Attributes {
     pub(crate) group: String,
     /// What calls are matched by.
     pub(crate) tag: Base,
+    /// What all ranks call the members of a fused op, one a line; empty if they have no names.
+    pub(crate) members: String,
 }
 
 impl Raw {
@@ -66,11 +76,11 @@ impl Raw {
     ///
     /// # Safety
     /// `construction` is alive.
-    pub(crate) unsafe fn read(construction: *mut RawConstruction) -> Result<Raw, Failure> {
+    pub(crate) unsafe fn read(construction: *mut RawConstruction, is_fused: bool) -> Result<Raw, Failure> {
         let Some(reader) = Reader::new(construction) else {
             // SAFETY: the caller promises that the construction is alive.
             let node = unsafe { cxx::node_def(construction) };
-            return Raw::decode(&node.ok_or(Malformed)?);
+            return Ok(Raw { is_fused, ..Raw::decode(&node.ok_or(Malformed)?)? });
         };
         Ok(Raw {
             node: reader.node.clone(),
@@ -80,6 +90,9 @@ impl Raw {
             fusion_id: reader.integer(c"fusion_id")?,
             group: reader.string(c"group")?,
             tag: reader.string(c"tag")?,
+            key: if is_fused { reader.string(c"key")? } else { String::new() },
+            members: if is_fused { reader.string(c"members")? } else { String::new() },
+            is_fused,
         })
     }
 
@@ -106,6 +119,8 @@ impl Raw {
             "fusion_id" => self.fusion_id = node_def::integer(value)?,
             "group" => self.group = text(value)?,
             "tag" => self.tag = text(value)?,
+            "key" => self.key = text(value)?,
+            "members" => self.members = text(value)?,
             _ => {}
         }
         Ok(())
@@ -113,8 +128,9 @@ impl Raw {
 
     /// Checks the attributes. `fusion` and `fusion_id` come first, whatever the reduction.
     pub(crate) fn check(self) -> Result<Arc<Attributes>, Failure> {
-        let Raw { node, dtype, reduction, fusion, fusion_id, group, tag } = self;
-        let refuse = |text: String| Failure::invalid(format!("HcomAllReduce node '{node}': {text}"));
+        let Raw { node, dtype, reduction, fusion, fusion_id, group, tag, key, members, is_fused } = self;
+        let op = if is_fused { FUSED_OP } else { OP };
+        let refuse = |text: String| Failure::invalid(format!("{op} node '{node}': {text}"));
         if !(0..=2).contains(&fusion) {
             return Err(refuse(format!("fusion: expected 0, 1 or 2, got {fusion}")));
         }
@@ -133,8 +149,8 @@ impl Raw {
         let Some((_, _, dtype)) = DATA_TYPES.iter().find(|(number, ..)| *number == dtype) else {
             return Err(refuse(format!("T: TensorFlow's data type number {dtype} is not supported")));
         };
-        let tag = Base::new(&tag, &node);
-        Ok(Arc::new(Attributes { node, dtype: *dtype, reduction: *reduction, group, tag }))
+        let tag = if key.is_empty() { Base::new(&tag, &node) } else { Base::Named(key) };
+        Ok(Arc::new(Attributes { op, node, dtype: *dtype, reduction: *reduction, group, tag, members }))
     }
 }
 
@@ -261,6 +277,7 @@ pub(crate) mod tests {
             fusion_id: -1,
             group: "hccl_world_group".into(),
             tag: "step".into(),
+            ..Raw::default()
         }
     }
 
@@ -353,6 +370,6 @@ pub(crate) mod tests {
             assert_eq!(u32::from(expected.code()), code, "{name}");
         }
         assert_eq!(MAX_GROUP_BYTES, types::MAX_GROUP_NAME_BYTES);
-        assert_eq!(crate::kernel::MAX_INPUT_BYTES, types::MAX_INPUT.0);
+        assert_eq!(crate::call::MAX_INPUT_BYTES, types::MAX_INPUT.0);
     }
 }

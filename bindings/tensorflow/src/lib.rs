@@ -17,10 +17,10 @@
 //! | `attributes` | the op's attributes, read and checked |
 //! | `tag` | what calls of different ranks are matched by |
 //! | `unnamed` | eager calls of several threads, which would cross |
-//! | `kernel` | one call: input, output, submission, completion |
+//! | `call` | one call of an op: input, output, submission, completion |
+//! | `kernel`, `fused` | the ops: one tensor, or a list |
 //! | `graph`, `control_flow`, `planning`, `rewrite` | fusion: a graph, what runs together, what is fused, the new graph |
 //! | `plugin`, `report` | fusion as a plugin of TensorFlow's graph optimiser, and what it has done |
-//! | `fused` | one call of a fused op |
 //! | `attach` | the engine's table |
 //!
 //! TensorFlow must be the first to open this library (`tf.load_op_library`): it collects the ops that register
@@ -29,6 +29,7 @@
 mod api;
 mod attach;
 mod attributes;
+mod call;
 mod context;
 mod control_flow;
 mod counters;

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::api::{RawStatus, api};
 use crate::status::Status;
-use crate::{attach, planning, report, rewrite};
+use crate::{attach, report, rewrite};
 
 /// `TF_Buffer`
 #[repr(C)]
@@ -132,19 +132,19 @@ unsafe extern "C" fn free(data: *mut c_void, length: usize) {
     drop(unsafe { Box::from_raw(slice) });
 }
 
-/// By the strategy of the group, if the engine knows one.
-fn split(group: &str, sizes: &[u64]) -> Vec<usize> {
-    let strategy = attach::table().and_then(|table| table.split);
-    let Some(strategy) = strategy else { return planning::default_split(sizes) };
+/// By the strategy of the group, which the engine knows; nothing is to be fused where there is no engine.
+pub(crate) fn split(group: &str, sizes: &[u64]) -> Vec<usize> {
+    let Some(table) = attach::table() else { return Vec::new() };
     let mut ends = [0_usize; table::MAX_SEGMENTS];
     // SAFETY: group and sizes are readable, the ends writable, for as long as the call lasts.
-    let count =
-        unsafe { strategy(group.as_ptr(), group.len(), sizes.as_ptr(), sizes.len(), ends.as_mut_ptr(), ends.len()) };
+    let count = unsafe {
+        (table.split)(group.as_ptr(), group.len(), sizes.as_ptr(), sizes.len(), ends.as_mut_ptr(), ends.len())
+    };
     let ends = ends.get(..count).unwrap_or_default();
     if ends.last() == Some(&sizes.len()) && ends.is_sorted() {
         return ends.to_vec();
     }
-    planning::default_split(sizes)
+    Vec::new()
 }
 
 /// The level of messages on standard error: a compiled graph is worth a line from `info` on.

@@ -7,9 +7,11 @@ use std::sync::OnceLock;
 
 use crate::api::{self, Api, ComputeSyncFn, RawShapeContext, RawStatus};
 use crate::attributes::{self, DATA_TYPES, REDUCTIONS};
+use crate::call;
 use crate::cxx::{self, Functions};
+use crate::fused::List;
+use crate::kernel::Single;
 use crate::status::{Status, c_string};
-use crate::{fused, kernel};
 
 const DEVICE: &CStr = c"CPU";
 
@@ -36,19 +38,20 @@ const SINGLE: Op = Op {
     input: c"tensor: T",
     output: c"output: T",
     attributes: &[c"bytes: int = -1"],
-    functions: Functions { create: kernel::create, compute: kernel::compute, delete: kernel::delete },
-    compute_sync: kernel::compute_sync,
+    functions: call::functions::<Single>(),
+    compute_sync: call::compute_sync::<Single>,
 };
 
-/// What fusion makes of several.
+/// What fusion makes of several, and the Python face of a list. In a graph that was rewritten it is matched by its `key`, and
+/// its `members` have names, one a line.
 const FUSED: Op = Op {
     name: c"HcomAllReduceFused",
     kernel: c"HcomAllReduceFusedKernel",
     input: c"tensors: N * T",
     output: c"outputs: N * T",
-    attributes: &[c"N: int >= 1"],
-    functions: Functions { create: fused::create, compute: fused::compute, delete: fused::delete },
-    compute_sync: fused::compute_sync,
+    attributes: &[c"N: int >= 1", c"key: string = ''", c"members: string = ''"],
+    functions: call::functions::<List>(),
+    compute_sync: call::compute_sync::<List>,
 };
 
 static OUTCOME: OnceLock<Result<(), CString>> = OnceLock::new();

@@ -27,6 +27,9 @@ pub struct CallOptions<'a> {
     pub timeout: Timeout,
     /// Asked when a signal ended a sleep, and every 20 ms of waiting: `true` ends the wait, and with it the epoch.
     pub interrupt: Option<Interrupt<'a>>,
+    /// For the allreduce of a list: a digest of something more that the ranks must agree on, such as what each buffer is
+    /// called; 0 for nothing.
+    pub agreed: u64,
 }
 
 impl core::fmt::Debug for CallOptions<'_> {

@@ -84,6 +84,8 @@ pub struct Mismatch {
     pub got: String,
     /// The field's value on every rank of the group.
     pub values: Vec<(Rank, String)>,
+    /// What else is known of the difference, in words; empty if nothing.
+    pub detail: String,
     /// Time since the call began.
     pub elapsed: Duration,
 }
@@ -272,6 +274,9 @@ impl fmt::Display for Mismatch {
             separator = ";";
         }
         after(f, self.elapsed)?;
+        if !self.detail.is_empty() {
+            write!(f, "; {}", self.detail)?;
+        }
         f.write_str("; nothing was done and the group stays usable: make the ranks call with the same arguments")
     }
 }

@@ -24,8 +24,8 @@ def fusion_report(clear: bool = False) -> List[Dict[str, Any]]:
     -------
     list of dict
         In the order of compilation; the newest 10,000. The keys: ``group``, ``dtype`` (TensorFlow's name), ``fusion``,
-        ``fusion_id`` (-1 with ``fusion=1``), ``members`` (the names of the nodes that became one, in the order in which
-        their data is laid out), and ``bytes`` of all members together (0 if a shape is not known).
+        ``fusion_id`` (-1 with ``fusion=1``), ``members`` (the names of the nodes that became one, in their
+        order), and ``bytes`` of all members together (0 if a shape is not known).
 
     Notes
     -----
@@ -35,8 +35,8 @@ def fusion_report(clear: bool = False) -> List[Dict[str, Any]]:
 
 
 def enable() -> None:
-    """Lets TensorFlow fuse if ``FOLDCAST_TENSORFLOW_FUSION=1`` asks for it and nothing stands against it."""
-    value = os.environ.get(_SWITCH, "0")
+    """Lets TensorFlow fuse, unless ``FOLDCAST_TENSORFLOW_FUSION=0`` forbids it or something stands against it."""
+    value = os.environ.get(_SWITCH, "1")
     if value not in ("0", "1"):
         raise ImportError(f"{_SWITCH}: expected 0 or 1, got {value!r}")
     if value == "0":

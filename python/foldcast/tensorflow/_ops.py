@@ -153,15 +153,16 @@ def _tag(tensor: tf.Tensor, group: str) -> str:
 class _Check:
     """Checks arguments; the messages name the op that is not there yet."""
 
-    def __init__(self, name: Optional[str]) -> None:
+    def __init__(self, name: Optional[str], op_type: str = OP_TYPE) -> None:
         self._name = name
+        self._type = op_type
 
     def _refuse(self, field: str, expected: str, got: str) -> foldcast.InvalidArgumentError:
-        node = self._name or OP_TYPE
+        node = self._name or self._type
         if not tf.executing_eagerly():
             node = tf.compat.v1.get_default_graph().unique_name(node, mark_as_used=False)
         return foldcast.InvalidArgumentError.about(
-            f"{OP_TYPE} node '{node}': {field}: expected {expected}, got {got}",
+            f"{self._type} node '{node}': {field}: expected {expected}, got {got}",
             op="allreduce",
             field=field,
             expected=expected,
@@ -206,16 +207,16 @@ class _Check:
             raise self._refuse("group", expected, f"{length} bytes: {name!r}")
         return name
 
-    def tensor(self, tensor: tf.Tensor) -> None:
+    def tensor(self, tensor: tf.Tensor, field: str = "tensor") -> None:
         dtype = tensor.dtype.base_dtype
         if dtype.as_datatype_enum not in _DTYPE_NUMBERS:
-            raise self._refuse("tensor", "one of the dtypes " + ", ".join(known.name for known in _DTYPES), dtype.name)
+            raise self._refuse(field, "one of the dtypes " + ", ".join(known.name for known in _DTYPES), dtype.name)
         elements = tensor.shape.num_elements()
         if elements is not None and elements * dtype.size > _MAX_INPUT_BYTES:
             got = f"shape {tuple(tensor.shape)} of {dtype.name}, {elements * dtype.size} bytes"
-            raise self._refuse("tensor", f"at most {_MAX_INPUT_BYTES >> 30} GiB ({_MAX_INPUT_BYTES} bytes)", got)
+            raise self._refuse(field, f"at most {_MAX_INPUT_BYTES >> 30} GiB ({_MAX_INPUT_BYTES} bytes)", got)
 
-    def product(self, argument: Any, tensor: tf.Tensor, reduction: str) -> None:
+    def product(self, argument: Any, tensor: tf.Tensor, reduction: str, field: str = "tensor") -> None:
         product = foldcast.product()
         if product == "host":
             return
@@ -228,7 +229,7 @@ class _Check:
                 f"the result of an op (product {product} takes no variable as the node that feeds an allreduce: put "
                 "tf.identity between them)"
             )
-            raise self._refuse("tensor", expected, f"variable '{variable}'")
+            raise self._refuse(field, expected, f"variable '{variable}'")
 
 
 def _warn_once(fusion: int, fusion_id: int) -> None:
@@ -246,23 +247,28 @@ def _gradient(op: Any, gradient: Any) -> tf.Tensor:
 
     It is named after the forward op's graph, which is the same however often TensorFlow builds the backward pass.
     """
+    group, tag = _group_and_tag_of_gradient(op, OP_TYPE)
+    gradient = tf.convert_to_tensor(gradient)
+    tag = _tag(gradient, group) if tag is None else tag
+    return _make(gradient, "sum", fusion=0, fusion_id=-1, group=group, tag=tag)
+
+
+def _group_and_tag_of_gradient(op: Any, op_type: str) -> Tuple[str, Optional[str]]:
+    """Of the gradient of a sum: the group, and the tag unless the call has to get one of its own."""
     reduction, group, tag = (_text(op.get_attr(key)) for key in ("reduction", "group", "tag"))
     if reduction != "sum":
-        node = getattr(op, "name", "") or OP_TYPE
+        node = getattr(op, "name", "") or op_type
         raise GradientError.about(
-            f"{OP_TYPE} node '{node}': an allreduce has a gradient only for reduction='sum', not for '{reduction}': use "
+            f"{op_type} node '{node}': an allreduce has a gradient only for reduction='sum', not for '{reduction}': use "
             "tf.stop_gradient, or give one by tf.custom_gradient or gradient_override_map",
             op="allreduce",
             field="reduction",
             expected="sum",
             got=reduction,
         )
-    gradient = tf.convert_to_tensor(gradient)
     if tf.executing_eagerly() or tag in ("", _UNNAMED, _UNNAMED_ALONE):
-        tag = _tag(gradient, group)
-    else:
-        tag = f"grad({tag})"
-    return _make(gradient, "sum", fusion=0, fusion_id=-1, group=group, tag=tag)
+        return group, None
+    return group, f"grad({tag})"
 
 
 def _text(attribute: Any) -> str:
