@@ -55,7 +55,7 @@ _MAX_WARNED = 1000
 
 
 class GradientError(foldcast.InvalidArgumentError, LookupError):
-    """The gradient of an allreduce with another reduction than ``"sum"`` was asked for."""
+    """A gradient was asked for that does not exist: of a reduction other than ``"sum"``, or of a broadcast."""
 
 
 def allreduce(
