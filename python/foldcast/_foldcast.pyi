@@ -12,7 +12,7 @@ _Array = Union[ArrayLike, Any]  # Any: whatever has __dlpack__
 _Reduction = Literal["sum", "max", "min", "prod"]
 
 class Handle:
-    """A running allreduce."""
+    """A running call."""
 
     def wait(self, timeout: Optional[float] = None) -> Any: ...  # ndarray, or a list of them
     def done(self) -> bool: ...
@@ -64,6 +64,41 @@ class Group:
         name: Optional[str] = None,
         timeout: Optional[float] = None,
     ) -> Handle: ...
+    def broadcast(
+        self,
+        array: _Array,
+        root: int = 0,
+        *,
+        out: Optional[ndarray] = None,
+        name: Optional[str] = None,
+        timeout: Optional[float] = None,
+    ) -> ndarray: ...
+    def broadcast_async(
+        self,
+        array: _Array,
+        root: int = 0,
+        *,
+        out: Optional[ndarray] = None,
+        name: Optional[str] = None,
+        timeout: Optional[float] = None,
+    ) -> Handle: ...
+    def allgather(
+        self,
+        array: _Array,
+        *,
+        equal: bool = True,
+        out: Optional[ndarray] = None,
+        name: Optional[str] = None,
+        timeout: Optional[float] = None,
+    ) -> ndarray: ...
+    def allgather_async(
+        self,
+        array: _Array,
+        *,
+        out: Optional[ndarray] = None,
+        name: Optional[str] = None,
+        timeout: Optional[float] = None,
+    ) -> Handle: ...
     def barrier(self, timeout: Optional[float] = None) -> None: ...
     def abort(self) -> None: ...
     def destroy(self) -> None: ...
@@ -106,6 +141,41 @@ def allreduce_fused_async(
     reduction: _Reduction = "sum",
     *,
     out: Optional[Iterable[ndarray]] = None,
+    group: Union[None, str, Group] = None,
+    name: Optional[str] = None,
+    timeout: Optional[float] = None,
+) -> Handle: ...
+def broadcast(
+    array: _Array,
+    root: int = 0,
+    *,
+    out: Optional[ndarray] = None,
+    group: Union[None, str, Group] = None,
+    name: Optional[str] = None,
+    timeout: Optional[float] = None,
+) -> ndarray: ...
+def broadcast_async(
+    array: _Array,
+    root: int = 0,
+    *,
+    out: Optional[ndarray] = None,
+    group: Union[None, str, Group] = None,
+    name: Optional[str] = None,
+    timeout: Optional[float] = None,
+) -> Handle: ...
+def allgather(
+    array: _Array,
+    *,
+    equal: bool = True,
+    out: Optional[ndarray] = None,
+    group: Union[None, str, Group] = None,
+    name: Optional[str] = None,
+    timeout: Optional[float] = None,
+) -> ndarray: ...
+def allgather_async(
+    array: _Array,
+    *,
+    out: Optional[ndarray] = None,
     group: Union[None, str, Group] = None,
     name: Optional[str] = None,
     timeout: Optional[float] = None,

@@ -78,6 +78,7 @@ class _Table(ctypes.Structure):
         ("submit", _SUBMIT),
         ("split", ctypes.c_void_p),
         ("submit_list", _SUBMIT_LIST),
+        ("moves", ctypes.c_void_p),
     ]
 
 
@@ -118,9 +119,10 @@ class FakeEngine:
         self._queue = queue.SimpleQueue()
         self._submit = _SUBMIT(self._submitted)  # Kept: the table only has its address.
         self._submit_list = _SUBMIT_LIST(self._submitted_list)
-        # Gradients are split as the real engine does it.
-        split = _Table.from_address(_foldcast.table_address()).split
-        self.table = _Table(_foldcast.table_version, ctypes.sizeof(_Table), self._submit, split, self._submit_list)
+        # Gradients are split as the real engine does it, and what is moved goes there.
+        real = _Table.from_address(_foldcast.table_address())
+        own = (self._submit, real.split, self._submit_list, real.moves)
+        self.table = _Table(_foldcast.table_version, ctypes.sizeof(_Table), *own)
         self._thread = threading.Thread(target=self._work, name="fake engine", daemon=True)
         self._thread.start()
 

@@ -53,6 +53,7 @@ class Table(ctypes.Structure):
         ("submit", ctypes.CFUNCTYPE(None, ctypes.POINTER(Call))),
         ("split", ctypes.c_void_p),
         ("submit_list", ctypes.CFUNCTYPE(None, ctypes.POINTER(ListCall))),
+        ("moves", ctypes.c_void_p),
     )
 
 

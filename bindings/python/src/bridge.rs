@@ -1,5 +1,7 @@
 //! The table of C functions by which the TensorFlow op library reaches the engine of this process.
 
+mod moves;
+
 use std::ffi::c_void;
 
 use foldcast::{Buffers, CallOptions, DataType, Error, Group, OwnedBuffers, Reduction, Result};
@@ -17,6 +19,7 @@ static TABLE: Table = Table {
     submit,
     split: strategies::split,
     submit_list: list::submit,
+    moves: &moves::MOVES,
 };
 
 /// Address of the process's `Table`, for the op library's attach function. Valid until the process ends.
@@ -118,6 +121,7 @@ unsafe extern "C" fn submit(call: *const Call) {
 /// As [`Table::submit`] says.
 unsafe fn start(call: &Call, reply: Reply) -> Result<()> {
     // SAFETY: by the contract of the call.
+    // SAFETY: by the contract of the call.
     let site =
         unsafe { Site::read(call.dtype, call.reduction, (call.group, call.group_len), (call.tag, call.tag_len)) }?;
     // SAFETY: the buffer is as the contract of the call says.
@@ -126,7 +130,7 @@ unsafe fn start(call: &Call, reply: Reply) -> Result<()> {
     site.group.all_reduce_async(site.dtype, site.reduction, buffers, &site.options(), done)
 }
 
-/// What calls of every kind have.
+/// What calls of allreduce have.
 struct Site<'a> {
     dtype: DataType,
     reduction: Reduction,
@@ -147,15 +151,20 @@ impl<'a> Site<'a> {
         let found = u8::try_from(reduction).ok().and_then(Reduction::from_code);
         let reduction =
             found.ok_or_else(|| Error::invalid("reduction", "the code of a reduction", reduction.to_string()))?;
-        let state = state::current().ok_or_else(|| Error::Closed {
-            what: "the engine (foldcast.init() was not called in this process, so it)".into(),
-        })?;
-        Ok(Site { dtype, reduction, group: state.group(group, "allreduce")?, tag })
+        Ok(Site { dtype, reduction, group: group_of(group, "allreduce")?, tag })
     }
 
     fn options(&self) -> CallOptions<'a> {
         CallOptions { name: (!self.tag.is_empty()).then_some(self.tag), ..CallOptions::default() }
     }
+}
+
+/// The group of this name, for a call of `op`.
+fn group_of(name: &str, op: &'static str) -> Result<Group> {
+    let state = state::current().ok_or_else(|| Error::Closed {
+        what: "the engine (foldcast.init() was not called in this process, so it)".into(),
+    })?;
+    state.group(name, op)
 }
 
 /// # Safety

@@ -3,11 +3,11 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use foldcast::{Buffers, CallOptions, CallSite, OwnedBuffers, Reduction, Result, Timeout};
+use foldcast::{Buffers, CallSite, Completion, OwnedBuffers, Result, Timeout};
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 
-use crate::array::{Exchange, Prepared};
+use crate::array::Exchange;
 use crate::call::{self, Interrupts, Site};
 use crate::{raise, state};
 
@@ -18,12 +18,12 @@ const LOOK: Duration = Duration::from_millis(50);
 /// after the interpreter's end: pyo3 then only notes them, and releases what it noted when it next takes the GIL.
 pub(crate) struct HeldArrays {
     exchange: Exchange,
-    _owners: (Py<PyUntypedArray>, Py<PyUntypedArray>),
+    _owners: [Py<PyUntypedArray>; 2],
 }
 
 impl HeldArrays {
-    pub(crate) fn of(prepared: &Prepared<'_>) -> HeldArrays {
-        HeldArrays { exchange: prepared.exchange(), _owners: prepared.owners() }
+    pub(crate) fn new(exchange: Exchange, owners: [Bound<'_, PyUntypedArray>; 2]) -> HeldArrays {
+        HeldArrays { exchange, _owners: owners.map(Bound::unbind) }
     }
 }
 
@@ -77,7 +77,7 @@ impl Shared {
     }
 }
 
-/// A running allreduce, from ``allreduce_async`` or ``allreduce_fused_async``.
+/// A running call, from ``allreduce_async`` and the like.
 ///
 /// The call runs to its end whether the handle is kept or not.
 #[pyclass(frozen, module = "foldcast")]
@@ -94,22 +94,22 @@ impl Handle {
         Handle { shared, result: result.unbind(), call: site.call(), begun: Instant::now() }
     }
 
+    /// Submits a call by `submit`, whose result will be in this array.
     pub(crate) fn submit(
         site: &Site,
-        reduction: Reduction,
-        prepared: Prepared<'_>,
-        options: &CallOptions<'_>,
+        held: HeldArrays,
+        result: Bound<'_, PyAny>,
+        submit: impl FnOnce(Box<dyn OwnedBuffers>, Completion) -> Result<()>,
     ) -> Result<Handle> {
         let shared = Arc::new(Shared::default());
-        let (dtype, ended) = (prepared.dtype(), Arc::clone(&shared));
-        let held = HeldArrays::of(&prepared);
+        let ended = Arc::clone(&shared);
         let done = move |outcome, held| {
             // First, so that whoever wakes finds the arrays given back.
             drop(held);
             ended.end(outcome);
         };
-        site.group.all_reduce_async(dtype, reduction, Box::new(held), options, Box::new(done))?;
-        Ok(Handle::of(shared, prepared.into_result(), site))
+        submit(Box::new(held), Box::new(done))?;
+        Ok(Handle::of(shared, result, site))
     }
 }
 

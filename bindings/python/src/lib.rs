@@ -1,7 +1,8 @@
 //! The Python module `foldcast._foldcast`: the numpy face, and the one engine of the process.
 //!
 //! * `array` turns what a caller gave into buffers, or refuses it;
-//! * `call` runs a blocking call with the GIL released, `handle` an asynchronous one, `many` calls of lists;
+//! * `call` runs a blocking call with the GIL released, `handle` an asynchronous one; `many` has calls of lists, `moves`
+//!   broadcast and allgather;
 //! * `state` owns the communicator of the process from `init` to the interpreter's exit;
 //! * `product` is the choice of a product, and the table of what each takes;
 //! * `strategies` are the split strategies of gradients, by group;
@@ -17,6 +18,7 @@ mod group;
 mod handle;
 mod logger;
 mod many;
+mod moves;
 mod product;
 mod raise;
 mod state;
@@ -46,6 +48,10 @@ fn _foldcast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(many::allreduce_fused, module)?)?;
     module.add_function(wrap_pyfunction!(many::allreduce_fused_async, module)?)?;
     module.add_function(wrap_pyfunction!(call::barrier, module)?)?;
+    module.add_function(wrap_pyfunction!(moves::broadcast, module)?)?;
+    module.add_function(wrap_pyfunction!(moves::broadcast_async, module)?)?;
+    module.add_function(wrap_pyfunction!(moves::allgather, module)?)?;
+    module.add_function(wrap_pyfunction!(moves::allgather_async, module)?)?;
     module.add_function(wrap_pyfunction!(group::new_group, module)?)?;
     module.add_function(wrap_pyfunction!(group::group, module)?)?;
     module.add_function(wrap_pyfunction!(product::set_product, module)?)?;

@@ -150,7 +150,10 @@ pub(crate) fn submit(py: Python<'_>, site: &Site, operands: &Operands<'_, '_>) -
     let options = CallOptions { agreed: lists.agreed, ..site.options(None) };
     let mut buffers = Vec::with_capacity(lists.by_type.len());
     for (dtype, places) in &lists.by_type {
-        let held = |at: &usize| -> Box<dyn OwnedBuffers> { Box::new(HeldArrays::of(&lists.members[*at])) };
+        let held = |at: &usize| -> Box<dyn OwnedBuffers> {
+            let member = &lists.members[*at];
+            Box::new(HeldArrays::new(member.exchange(), member.owners()))
+        };
         buffers.push((*dtype, places.iter().map(held).collect()));
     }
     let ended = Arc::clone(&shared);

@@ -5,6 +5,10 @@
 //! that both sides share.
 #![forbid(unsafe_code)]
 
+mod moves;
+
+pub use moves::{AllGather, Broadcast, Buffer, Common, Moves};
+
 use core::ffi::c_void;
 
 /// Layout version: both sides refuse another one.
@@ -38,6 +42,8 @@ pub struct Table {
     /// # Safety
     /// The pointers of the call must be as [`ListCall`] says.
     pub submit_list: unsafe extern "C" fn(call: *const ListCall),
+    /// Broadcast and allgather.
+    pub moves: &'static Moves,
 }
 
 /// See [`Table::split`]. Arguments: the group's name, UTF-8, and its length in bytes; the sizes of the gradients in

@@ -51,11 +51,17 @@ mod tests {
         0
     }
 
+    unsafe extern "C" fn broadcast(_: *const table::Broadcast) {}
+
+    unsafe extern "C" fn all_gather(_: *const table::AllGather) {}
+
+    static MOVES: table::Moves = table::Moves { broadcast, all_gather };
+
     #[test]
     fn only_a_table_of_this_layout_is_accepted() {
         #[allow(clippy::as_conversions, reason = "the size of a small struct")]
         let size = size_of::<Table>() as u32;
-        let good = Table { version: TABLE_VERSION, size, submit, split, submit_list };
+        let good = Table { version: TABLE_VERSION, size, submit, split, submit_list, moves: &MOVES };
         let attach = |table: Option<Table>| {
             let table: *const Table = match table {
                 Some(table) => Box::leak(Box::new(table)),

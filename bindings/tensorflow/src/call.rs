@@ -6,11 +6,11 @@ use core::ptr;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use table::Table;
+use table::{Common, Table};
 
 use crate::api::{RawConstruction, RawContext, RawDone, api};
 use crate::attach;
-use crate::attributes::{Attributes, Raw};
+use crate::attributes::{Attributes, Kind, Raw};
 use crate::context::Context;
 use crate::counters::{self, add_one};
 use crate::cxx::Functions;
@@ -28,8 +28,8 @@ pub(crate) type Finished = unsafe extern "C" fn(*mut c_void, u32, *const u8, usi
 
 /// What an op holds while a call of it runs.
 pub(crate) trait Operation: Sized + 'static {
-    /// Whether the op has attributes that only fused ones have.
-    const FUSED: bool;
+    /// What the op does.
+    const KIND: Kind;
 
     /// Takes the inputs and finds memory for the outputs.
     fn prepare(context: &Context, attributes: &Attributes) -> Result<Self, Failure>;
@@ -46,6 +46,11 @@ pub(crate) trait Operation: Sized + 'static {
     /// The operation that this is the memory of lives, untouched, until `finished` is called.
     unsafe fn submit(memory: Self::Memory, to: &Submission<'_>);
 
+    /// Why it failed, if it knows better than the engine.
+    fn failure(&mut self) -> Option<Failure> {
+        None
+    }
+
     /// What else a message should say about a call that failed.
     fn advice(_code: StatusCode) -> &'static str {
         ""
@@ -59,6 +64,20 @@ pub(crate) struct Submission<'a> {
     pub(crate) tag: &'a str,
     pub(crate) user: *mut c_void,
     pub(crate) finished: Finished,
+}
+
+impl Submission<'_> {
+    /// The part that calls of broadcast and allgather have in common; valid while group and tag are.
+    pub(crate) fn common(&self) -> Common {
+        Common {
+            group: self.attributes.group.as_ptr(),
+            group_len: self.attributes.group.len(),
+            tag: self.tag.as_ptr(),
+            tag_len: self.tag.len(),
+            user: self.user,
+            done: self.finished,
+        }
+    }
 }
 
 /// An input and the output in its place.
@@ -81,7 +100,8 @@ impl Pair {
         if u64::try_from(bytes).is_ok_and(|bytes| bytes > MAX_INPUT_BYTES) {
             let limit = MAX_INPUT_BYTES >> 30;
             return Err(Failure::invalid(format!(
-                "allreduce on group '{}': tensor: expected at most {limit} GiB, got {bytes} bytes",
+                "{} on group '{}': tensor: expected at most {limit} GiB, got {bytes} bytes",
+                attributes.kind.verb(),
                 attributes.group
             )));
         }
@@ -105,9 +125,9 @@ impl Pair {
 }
 
 /// One call, from its start until the engine hands it back.
-struct Job<O> {
-    context: Context,
-    operation: O,
+pub(crate) struct Job<O> {
+    pub(crate) context: Context,
+    pub(crate) operation: O,
     attributes: Arc<Attributes>,
     done: Done,
     /// Held until the end of the call; none if the call needs none.
@@ -125,7 +145,7 @@ pub(crate) const fn functions<O: Operation>() -> Functions {
 /// Only for TensorFlow: `construction` is alive during the call.
 unsafe extern "C" fn create<O: Operation>(construction: *mut RawConstruction) -> *mut c_void {
     // SAFETY: as the caller promises.
-    let attributes = unsafe { Raw::read(construction, O::FUSED) }.and_then(Raw::check);
+    let attributes = unsafe { Raw::read(construction, O::KIND) }.and_then(Raw::check);
     match attributes {
         Ok(attributes) => {
             add_one(&counters::KERNELS_CREATED);
@@ -231,10 +251,11 @@ fn submit<O: Operation>(table: &Table, job: Job<O>, attributes: &Attributes) {
 /// Only for the engine: `user` is a call's, once, and `message` points to `message_len` readable bytes.
 unsafe extern "C" fn finished<O: Operation>(user: *mut c_void, code: u32, message: *const u8, message_len: usize) {
     // SAFETY: `submit` made the pointer from a box, and the engine ends a call once.
-    let job = *unsafe { Box::from_raw(user.cast::<Job<O>>()) };
+    let mut job = *unsafe { Box::from_raw(user.cast::<Job<O>>()) };
     add_one(&counters::CALLS_FINISHED);
     // SAFETY: the engine promises readable bytes for the time of this call.
     if let Some(failure) = unsafe { Failure::of_call(code, message, message_len) } {
+        let failure = job.operation.failure().unwrap_or(failure);
         let Failure { code, message } = failure.at(&job.attributes);
         job.context.fail(&Failure { code, message: message + O::advice(code) });
     }
@@ -262,6 +283,6 @@ impl Failure {
     /// The failure with the name of its node.
     fn at(self, attributes: &Attributes) -> Failure {
         let Failure { code, message } = self;
-        Failure { code, message: format!("{message} [{} node '{}']", attributes.op, attributes.node) }
+        Failure { code, message: format!("{message} [{} node '{}']", attributes.kind.op(), attributes.node) }
     }
 }

@@ -3,7 +3,7 @@
 
 use table::{ListCall, Member};
 
-use crate::attributes::Attributes;
+use crate::attributes::{Attributes, Kind};
 use crate::call::{Operation, Pair, Submission};
 use crate::context::Context;
 use crate::status::{Failure, Status, StatusCode};
@@ -11,7 +11,7 @@ use crate::status::{Failure, Status, StatusCode};
 pub(crate) struct List(Vec<Pair>);
 
 impl Operation for List {
-    const FUSED: bool = true;
+    const KIND: Kind = Kind::Fused;
 
     fn prepare(context: &Context, attributes: &Attributes) -> Result<List, Failure> {
         let status = Status::new();

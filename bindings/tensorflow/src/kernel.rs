@@ -2,7 +2,7 @@
 
 use table::Call;
 
-use crate::attributes::Attributes;
+use crate::attributes::{Attributes, Kind};
 use crate::call::{Operation, Pair, Submission};
 use crate::context::Context;
 use crate::status::{Failure, Status};
@@ -10,7 +10,7 @@ use crate::status::{Failure, Status};
 pub(crate) struct Single(Pair);
 
 impl Operation for Single {
-    const FUSED: bool = false;
+    const KIND: Kind = Kind::AllReduce;
 
     fn prepare(context: &Context, attributes: &Attributes) -> Result<Single, Failure> {
         Pair::new(context, attributes, 0, &Status::new()).map(Single)

@@ -78,17 +78,17 @@ fn places(sizes: impl IntoIterator<Item = usize>) -> Vec<Range<usize>> {
 }
 
 /// A list that has been checked.
-struct List {
-    dtype: DataType,
-    reduction: Reduction,
-    sizes: Vec<usize>,
-    parts: Parts,
+pub(crate) struct List {
+    /// What is done with each buffer: the work for a buffer of no bytes.
+    pub(crate) each: Work,
+    pub(crate) sizes: Vec<usize>,
+    pub(crate) parts: Parts,
 }
 
 impl List {
     fn work(&self, launch: &[usize]) -> Work {
         let bytes = launch.iter().map(|at| self.sizes[*at]).sum();
-        Work::all_reduce(self.dtype, self.reduction, bytes).of_list(self.parts)
+        self.each.clone().of_bytes(bytes).of_list(self.parts)
     }
 
     fn places(&self, launch: &[usize]) -> Vec<Range<usize>> {
@@ -175,7 +175,24 @@ impl Group {
     pub fn all_reduce_lists_async(
         &self,
         reduction: Reduction,
-        mut lists: Vec<(DataType, Vec<Box<dyn OwnedBuffers>>)>,
+        lists: Vec<(DataType, Vec<Box<dyn OwnedBuffers>>)>,
+        options: &CallOptions<'_>,
+        done: CompletionMany,
+    ) -> Result<()> {
+        let mut checked = Vec::with_capacity(lists.len());
+        for (dtype, mut buffers) in lists {
+            let borrowed: Vec<_> = buffers.iter_mut().map(|buffers| buffers.buffers()).collect();
+            let list = self.list(dtype, reduction, options, borrowed.iter())?;
+            drop(borrowed);
+            checked.push((list, buffers));
+        }
+        self.submit_lists(checked, options, done)
+    }
+
+    /// Submits the launches of checked lists.
+    pub(crate) fn submit_lists(
+        &self,
+        lists: Vec<(List, Vec<Box<dyn OwnedBuffers>>)>,
         options: &CallOptions<'_>,
         done: CompletionMany,
     ) -> Result<()> {
@@ -183,25 +200,19 @@ impl Group {
             done(Ok(()), Vec::new());
             return Ok(());
         }
-        let mut cut = Vec::with_capacity(lists.len());
-        for (dtype, buffers) in &mut lists {
-            let borrowed: Vec<_> = buffers.iter_mut().map(|buffers| buffers.buffers()).collect();
-            let list = self.list(*dtype, reduction, options, borrowed.iter())?;
-            let launches = launches(&list.sizes, self.size());
-            cut.push((list, launches));
-        }
-        let left = cut.iter().map(|(_, launches)| launches.len()).sum();
+        let cut: Vec<Vec<Launch>> = lists.iter().map(|(list, _)| launches(&list.sizes, self.size())).collect();
+        let left = cut.iter().map(Vec::len).sum();
         let number = lists.iter().map(|(_, buffers)| buffers.len()).sum();
         let slots: Vec<Option<Box<dyn OwnedBuffers>>> = core::iter::repeat_with(|| None).take(number).collect();
         let batch = Arc::new(Batch { state: Mutex::new((Ok(()), left, slots, Some(done))) });
         let (mut submissions, mut first) = (Vec::with_capacity(left), 0);
-        for ((list, launches), (_, buffers)) in cut.iter().zip(lists) {
+        for ((list, buffers), launches) in lists.into_iter().zip(&cut) {
             let number = buffers.len();
             let mut buffers: Vec<_> = buffers.into_iter().map(Some).collect();
             for launch in launches {
                 let take = |at: &usize| (first + at, buffers[*at].take().expect("each array is in at most one launch"));
                 let members = launch.iter().map(take).collect();
-                submissions.push(self.submission(&batch, list, launch, members));
+                submissions.push(self.submission(&batch, &list, launch, members));
             }
             // Those without bytes are in no launch.
             batch.keep(first, buffers);
@@ -235,16 +246,17 @@ impl Group {
             self.shared().check(&work, buffers).map_err(|error| of_member(error, at))?;
             sizes.push(buffers.len());
         }
-        self.shared().check(&Work::all_reduce(dtype, reduction, 0), &Buffers::InPlace(&mut []))?;
+        let each = Work::all_reduce(dtype, reduction, 0);
+        self.shared().check(&each, &Buffers::InPlace(&mut []))?;
         let counts: Vec<usize> = sizes.iter().map(|bytes| bytes / dtype.size()).collect();
         let parts = Parts::of(&counts);
         let parts = if options.agreed == 0 { parts } else { parts.and(options.agreed) };
-        Ok(List { dtype, reduction, parts, sizes })
+        Ok(List { each, parts, sizes })
     }
 }
 
 /// Says which of the buffers is wrong.
-fn of_member(error: Error, at: usize) -> Error {
+pub(crate) fn of_member(error: Error, at: usize) -> Error {
     match error {
         Error::InvalidArgument(invalid) => {
             let field = format!("{} {at} of the list", invalid.field);

@@ -211,9 +211,14 @@ impl Group {
         }
         let in_flight = if self.shared.life.is_live() { self.shared.in_flight() } else { 0 };
         if in_flight > 0 {
-            let expected = "a group whose calls have ended: wait for them, or abort() the group, before it is destroyed";
+            let expected =
+                "a group whose calls have ended: wait for them, or abort() the group, before it is destroyed";
             let calls = if in_flight == 1 { "call" } else { "calls" };
-            return Err(Error::invalid("group", expected, format!("{rank}: '{name}' with {in_flight} {calls} in flight")));
+            return Err(Error::invalid(
+                "group",
+                expected,
+                format!("{rank}: '{name}' with {in_flight} {calls} in flight"),
+            ));
         }
         self.shared.world.forget(self);
         self.shared.leave();
