@@ -54,6 +54,10 @@ impl OwnedBuffers for Owned {
     }
 }
 
+fn boxed(input: Vec<u8>, output: Vec<u8>) -> Box<dyn OwnedBuffers> {
+    Box::new(Owned { input, output })
+}
+
 type Received = mpsc::Receiver<Result<Vec<u8>>>;
 type Done = Box<dyn FnOnce(Result<()>, Box<dyn OwnedBuffers>) + Send>;
 
@@ -137,7 +141,7 @@ fn every_rank_gets_all_contributions_in_order() {
 fn a_list_of_several_types_is_one_broadcast() {
     for size in [1, 2, 3] {
         all_well(&ranks("a_list_of_several_types_is_one_broadcast", size, |communicator| {
-            let (group, rank, root) = (communicator.world(), communicator.rank(), size - 1);
+            let (group, rank, root) = (communicator.world(), communicator.rank(), communicator.size() - 1);
             let mut lists: Vec<Vec<(DataType, usize)>> = vec![vec![], vec![(DataType::Float32, 0)]];
             // Many small ones, of one type and of several; and some that are launches of their own among them.
             lists.push((0..300).map(|at| (DataType::Int16, 2 * (at % 9))).collect());
@@ -150,7 +154,7 @@ fn a_list_of_several_types_is_one_broadcast() {
                     };
                     let buffers = owned(rank.index()).into_iter().map(|(dtype, input)| {
                         let output = vec![0xAA; input.len()];
-                        (dtype, Box::new(Owned { input, output }) as Box<dyn OwnedBuffers>)
+                        (dtype, boxed(input, output))
                     });
                     let (sender, received) = mpsc::channel();
                     let done = move |result: Result<()>, buffers: Vec<Box<dyn OwnedBuffers>>| {
@@ -166,7 +170,7 @@ fn a_list_of_several_types_is_one_broadcast() {
                     }
                 }
             }
-            let wrong = vec![(DataType::Int16, Box::new(Owned { input: vec![0; 3], output: vec![0; 3] }) as _)];
+            let wrong = vec![(DataType::Int16, boxed(vec![0; 3], vec![0; 3]))];
             let done = Box::new(|_, _| panic!("nothing was submitted"));
             let error =
                 group.broadcast_many_async(Rank(0), wrong, &CallOptions::default(), done).expect_err("odd bytes");
@@ -190,7 +194,7 @@ fn an_allgather_can_find_room_when_sizes_are_known() {
                         let sizes: Vec<_> = sizes.iter().map(|size| usize::try_from(*size).expect("small")).collect();
                         assert_eq!(sizes, want);
                         let output = vec![0xAA; sizes.iter().sum::<usize>() * 4];
-                        Ok((sizes, Box::new(Owned { input, output }) as Box<dyn OwnedBuffers>))
+                        Ok((sizes, boxed(input, output)))
                     };
                     let (sender, received) = mpsc::channel();
                     let done = move |outcome| drop(sender.send(outcome));
