@@ -12,7 +12,7 @@ _Array = Union[ArrayLike, Any]  # Any: whatever has __dlpack__
 _Reduction = Literal["sum", "max", "min", "prod"]
 
 class Handle:
-    """A running allreduce."""
+    """A running call."""
 
     def wait(self, timeout: Optional[float] = None) -> ndarray: ...
     def done(self) -> bool: ...
@@ -46,6 +46,41 @@ class Group:
         name: Optional[str] = None,
         timeout: Optional[float] = None,
     ) -> Handle: ...
+    def broadcast(
+        self,
+        array: _Array,
+        root: int = 0,
+        *,
+        out: Optional[ndarray] = None,
+        name: Optional[str] = None,
+        timeout: Optional[float] = None,
+    ) -> ndarray: ...
+    def broadcast_async(
+        self,
+        array: _Array,
+        root: int = 0,
+        *,
+        out: Optional[ndarray] = None,
+        name: Optional[str] = None,
+        timeout: Optional[float] = None,
+    ) -> Handle: ...
+    def allgather(
+        self,
+        array: _Array,
+        *,
+        equal: bool = True,
+        out: Optional[ndarray] = None,
+        name: Optional[str] = None,
+        timeout: Optional[float] = None,
+    ) -> ndarray: ...
+    def allgather_async(
+        self,
+        array: _Array,
+        *,
+        out: Optional[ndarray] = None,
+        name: Optional[str] = None,
+        timeout: Optional[float] = None,
+    ) -> Handle: ...
     def barrier(self, timeout: Optional[float] = None) -> None: ...
     def abort(self) -> None: ...
     def destroy(self) -> None: ...
@@ -68,6 +103,41 @@ def allreduce(
 def allreduce_async(
     array: _Array,
     reduction: _Reduction = "sum",
+    *,
+    out: Optional[ndarray] = None,
+    group: Union[None, str, Group] = None,
+    name: Optional[str] = None,
+    timeout: Optional[float] = None,
+) -> Handle: ...
+def broadcast(
+    array: _Array,
+    root: int = 0,
+    *,
+    out: Optional[ndarray] = None,
+    group: Union[None, str, Group] = None,
+    name: Optional[str] = None,
+    timeout: Optional[float] = None,
+) -> ndarray: ...
+def broadcast_async(
+    array: _Array,
+    root: int = 0,
+    *,
+    out: Optional[ndarray] = None,
+    group: Union[None, str, Group] = None,
+    name: Optional[str] = None,
+    timeout: Optional[float] = None,
+) -> Handle: ...
+def allgather(
+    array: _Array,
+    *,
+    equal: bool = True,
+    out: Optional[ndarray] = None,
+    group: Union[None, str, Group] = None,
+    name: Optional[str] = None,
+    timeout: Optional[float] = None,
+) -> ndarray: ...
+def allgather_async(
+    array: _Array,
     *,
     out: Optional[ndarray] = None,
     group: Union[None, str, Group] = None,

@@ -54,6 +54,7 @@ class _Table(ctypes.Structure):
         ("size", ctypes.c_uint32),
         ("submit", _SUBMIT),
         ("split", ctypes.c_void_p),
+        ("moves", ctypes.c_void_p),
     ]
 
 
@@ -92,7 +93,7 @@ class FakeEngine:
         self._lock = threading.Lock()
         self._queue = queue.SimpleQueue()
         self._submit = _SUBMIT(self._submitted)  # Kept: the table only has its address.
-        self.table = _Table(2, ctypes.sizeof(_Table), self._submit, None)
+        self.table = _Table(3, ctypes.sizeof(_Table), self._submit, None, None)
         self._thread = threading.Thread(target=self._work, name="fake engine", daemon=True)
         self._thread.start()
 

@@ -31,6 +31,7 @@ class Table(ctypes.Structure):
         ("size", ctypes.c_uint32),
         ("submit", ctypes.CFUNCTYPE(None, ctypes.POINTER(Call))),
         ("split", ctypes.c_void_p),  # null: the library's default
+        ("moves", ctypes.c_void_p),
     )
 
 

@@ -1,15 +1,18 @@
 //! The table of C functions by which the TensorFlow op library reaches the engine of this process.
 
+mod moves;
+
 use std::ffi::c_void;
 
-use foldcast::{Buffers, CallOptions, DataType, Error, OwnedBuffers, Reduction, Result};
+use foldcast::{Buffers, CallOptions, DataType, Error, Group, OwnedBuffers, Reduction, Result};
 use pyo3::prelude::*;
 use table::{Call, Code, TABLE_VERSION, Table};
 
 use crate::state;
 
 #[allow(clippy::as_conversions, reason = "the size of a small struct")]
-static TABLE: Table = Table { version: TABLE_VERSION, size: size_of::<Table>() as u32, submit, split: None };
+static TABLE: Table =
+    Table { version: TABLE_VERSION, size: size_of::<Table>() as u32, submit, split: None, moves: Some(&moves::MOVES) };
 
 /// Address of the process's `Table`, for the op library's attach function. Valid until the process ends.
 #[pyfunction]
@@ -110,13 +113,18 @@ unsafe fn start(call: &Call, reply: Reply) -> Result<()> {
         reduction.ok_or_else(|| Error::invalid("reduction", "the code of a reduction", call.reduction.to_string()))?;
     let bytes = usize::try_from(call.bytes)
         .map_err(|_| Error::invalid("tensor", "a size that fits the address space", call.bytes.to_string()))?;
-    let state = state::current().ok_or_else(|| Error::Closed {
-        what: "the engine (foldcast.init() was not called in this process, so it)".into(),
-    })?;
-    let group = state.group(group, "allreduce")?;
+    let group = group_of(group, "allreduce")?;
     let buffers = Box::new(Borrowed { input: call.input, output: call.output, bytes });
     let options = CallOptions { name: (!tag.is_empty()).then_some(tag), ..CallOptions::default() };
     group.all_reduce_async(dtype, reduction, buffers, &options, Box::new(move |outcome, _| reply.send(&outcome)))
+}
+
+/// The group of this name, for a call of `op`.
+fn group_of(name: &str, op: &'static str) -> Result<Group> {
+    let state = state::current().ok_or_else(|| Error::Closed {
+        what: "the engine (foldcast.init() was not called in this process, so it)".into(),
+    })?;
+    state.group(name, op)
 }
 
 /// # Safety

@@ -7,6 +7,7 @@ use pyo3::types::{PyBool, PyTuple};
 
 use crate::call::{self, Operands, Site, written};
 use crate::handle::Handle;
+use crate::moves::{self, Given, Sent};
 use crate::{raise, state};
 
 /// Ranks that call together, from ``new_group``.
@@ -148,6 +149,71 @@ impl Group {
     ) -> PyResult<Handle> {
         let site = Site::on(py, "allreduce", &self.inner, name, timeout)?;
         call::submit_allreduce(py, &site, &Operands { array, reduction, out })
+    }
+
+    /// ``foldcast.broadcast`` on this group.
+    #[pyo3(
+        signature = (array, root=None, *, out=None, name=None, timeout=None),
+        text_signature = "($self, array, root=0, *, out=None, name=None, timeout=None)"
+    )]
+    fn broadcast<'py>(
+        &self,
+        py: Python<'py>,
+        array: &Bound<'py, PyAny>,
+        root: Option<&Bound<'py, PyAny>>,
+        out: Option<&Bound<'py, PyAny>>,
+        name: Option<&Bound<'py, PyAny>>,
+        timeout: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let site = Site::on(py, "broadcast", &self.inner, name, timeout)?;
+        moves::run_broadcast(py, &site, &Sent { array, root, out })
+    }
+
+    /// ``foldcast.broadcast_async`` on this group.
+    #[pyo3(
+        signature = (array, root=None, *, out=None, name=None, timeout=None),
+        text_signature = "($self, array, root=0, *, out=None, name=None, timeout=None)"
+    )]
+    fn broadcast_async<'py>(
+        &self,
+        py: Python<'py>,
+        array: &Bound<'py, PyAny>,
+        root: Option<&Bound<'py, PyAny>>,
+        out: Option<&Bound<'py, PyAny>>,
+        name: Option<&Bound<'py, PyAny>>,
+        timeout: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Handle> {
+        let site = Site::on(py, "broadcast", &self.inner, name, timeout)?;
+        moves::submit_broadcast(py, &site, &Sent { array, root, out })
+    }
+
+    /// ``foldcast.allgather`` on this group.
+    #[pyo3(signature = (array, *, equal=true, out=None, name=None, timeout=None))]
+    fn allgather<'py>(
+        &self,
+        py: Python<'py>,
+        array: &Bound<'py, PyAny>,
+        equal: bool,
+        out: Option<&Bound<'py, PyAny>>,
+        name: Option<&Bound<'py, PyAny>>,
+        timeout: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let site = Site::on(py, "allgather", &self.inner, name, timeout)?;
+        moves::run_allgather(py, &site, &Given { array, equal, out })
+    }
+
+    /// ``foldcast.allgather_async`` on this group.
+    #[pyo3(signature = (array, *, out=None, name=None, timeout=None))]
+    fn allgather_async<'py>(
+        &self,
+        py: Python<'py>,
+        array: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
+        name: Option<&Bound<'py, PyAny>>,
+        timeout: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Handle> {
+        let site = Site::on(py, "allgather", &self.inner, name, timeout)?;
+        moves::submit_allgather(py, &site, &Given { array, equal: true, out })
     }
 
     /// ``foldcast.barrier`` on this group.

@@ -1,7 +1,7 @@
 //! The Python module `foldcast._foldcast`: the numpy face, and the one engine of the process.
 //!
 //! * `array` turns what a caller gave into buffers, or refuses it;
-//! * `call` runs a blocking call with the GIL released, `handle` an asynchronous one;
+//! * `call` runs a blocking call with the GIL released, `handle` an asynchronous one; `moves` has broadcast and allgather;
 //! * `state` owns the communicator of the process from `init` to the interpreter's exit;
 //! * `product` is the choice of a product, and the table of what each takes;
 //! * `bridge` is the table of C functions by which the TensorFlow op library reaches the same engine;
@@ -15,6 +15,7 @@ mod call;
 mod group;
 mod handle;
 mod logger;
+mod moves;
 mod product;
 mod raise;
 mod state;
@@ -41,6 +42,10 @@ fn _foldcast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(call::allreduce, module)?)?;
     module.add_function(wrap_pyfunction!(call::allreduce_async, module)?)?;
     module.add_function(wrap_pyfunction!(call::barrier, module)?)?;
+    module.add_function(wrap_pyfunction!(moves::broadcast, module)?)?;
+    module.add_function(wrap_pyfunction!(moves::broadcast_async, module)?)?;
+    module.add_function(wrap_pyfunction!(moves::allgather, module)?)?;
+    module.add_function(wrap_pyfunction!(moves::allgather_async, module)?)?;
     module.add_function(wrap_pyfunction!(group::new_group, module)?)?;
     module.add_function(wrap_pyfunction!(group::group, module)?)?;
     module.add_function(wrap_pyfunction!(product::set_product, module)?)?;

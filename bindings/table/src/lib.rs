@@ -5,10 +5,14 @@
 //! that both sides share.
 #![forbid(unsafe_code)]
 
+mod moves;
+
+pub use moves::{AllGather, Broadcast, Buffer, Common, Moves};
+
 use core::ffi::c_void;
 
 /// Layout version: both sides refuse another one.
-pub const TABLE_VERSION: u32 = 2;
+pub const TABLE_VERSION: u32 = 3;
 
 /// Segments of a split strategy at most.
 pub const MAX_SEGMENTS: usize = 8;
@@ -33,6 +37,8 @@ pub struct Table {
     pub submit: unsafe extern "C" fn(call: *const Call),
     /// Cuts gradients into segments by the split strategy of their group; none if there are no strategies.
     pub split: Option<Split>,
+    /// Broadcast and allgather; none if the engine has neither.
+    pub moves: Option<&'static Moves>,
 }
 
 /// See [`Table::split`]. Arguments: the group's name, UTF-8, and its length in bytes; the sizes of the gradients in

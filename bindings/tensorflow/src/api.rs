@@ -156,6 +156,13 @@ functions! {
         fn TF_ForwardInputOrAllocateOutput(
             *mut RawContext, *const c_int, c_int, c_int, *const i64, c_int, *mut c_int, *mut RawStatus)
             -> *mut RawTensor;
+        fn TF_ShapeInferenceContextWithRankAtLeast(
+            *mut RawShapeContext, *mut RawShape, i64, *mut RawShape, *mut RawStatus);
+        fn TF_ShapeInferenceContextSubshape(
+            *mut RawShapeContext, *mut RawShape, i64, i64, *mut RawShape, *mut RawStatus);
+        fn TF_ShapeInferenceContextVectorFromSize(*mut RawShapeContext, usize) -> *mut RawShape;
+        fn TF_ShapeInferenceContextConcatenateShapes(
+            *mut RawShapeContext, *mut RawShape, *mut RawShape, *mut RawShape, *mut RawStatus);
         fn TF_LoadPluggableDeviceLibrary(*const c_char, *mut RawStatus) -> *mut c_void;
         // Since 2.12 or 2.15: not in 2.6 either.
         fn TF_NewAsyncKernelBuilder(

@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn only_a_table_of_this_layout_is_accepted() {
         #[allow(clippy::as_conversions, reason = "the size of a small struct")]
-        let good = Table { version: TABLE_VERSION, size: size_of::<Table>() as u32, submit, split: None };
+        let good = Table { version: TABLE_VERSION, size: size_of::<Table>() as u32, submit, split: None, moves: None };
         let attach = |table: Option<Table>| {
             let table: *const Table = match table {
                 Some(table) => Box::leak(Box::new(table)),

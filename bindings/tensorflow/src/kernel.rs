@@ -9,7 +9,7 @@ use table::{Call, Table};
 
 use crate::api::{RawConstruction, RawContext, RawDone, api};
 use crate::attach;
-use crate::attributes::{Attributes, Raw};
+use crate::attributes::{Attributes, Kind, Raw};
 use crate::context::Context;
 use crate::counters::{self, add_one};
 use crate::done::{Done, Signal};
@@ -49,13 +49,22 @@ pub(crate) unsafe extern "C" fn create(construction: *mut RawConstruction) -> *m
     Arc::into_raw(attributes).cast_mut().cast()
 }
 
-/// The checked attributes of the node whose kernel is being made; if there are none, TensorFlow has been told why.
+/// The checked attributes of the allreduce whose kernel is being made; if there are none, TensorFlow has been told why.
 ///
 /// # Safety
 /// `construction` is alive during the call.
 pub(crate) unsafe fn attributes(construction: *mut RawConstruction) -> Option<Arc<Attributes>> {
     // SAFETY: as the caller promises.
-    let attributes = unsafe { Raw::read(construction) }.and_then(Raw::check);
+    unsafe { attributes_of(construction, Kind::AllReduce) }
+}
+
+/// The same for any op.
+///
+/// # Safety
+/// `construction` is alive during the call.
+pub(crate) unsafe fn attributes_of(construction: *mut RawConstruction, kind: Kind) -> Option<Arc<Attributes>> {
+    // SAFETY: as the caller promises.
+    let attributes = unsafe { Raw::read(construction, kind) }.and_then(Raw::check);
     if let Err(failure) = &attributes {
         let status = Status::of(failure);
         // SAFETY: construction and status are alive; TensorFlow copies the status.
@@ -214,6 +223,6 @@ impl Failure {
     /// The failure with the name of its node.
     pub(crate) fn at(self, attributes: &Attributes) -> Failure {
         let Failure { code, message } = self;
-        Failure { code, message: format!("{message} [HcomAllReduce node '{}']", attributes.node) }
+        Failure { code, message: format!("{message} [{} node '{}']", attributes.kind.op(), attributes.node) }
     }
 }

@@ -1,4 +1,4 @@
-//! The TensorFlow op library: the op `HcomAllReduce` and its asynchronous CPU kernel.
+//! The TensorFlow op library: the ops `HcomAllReduce`, `HcomBroadcast` and `HcomAllGather` and their asynchronous CPU kernels.
 //!
 //! Everything goes through TensorFlow's C API, whose functions are looked up in the TensorFlow that the process has
 //! already loaded: no TensorFlow headers, no C++ source and no link-time dependency. What the C API of old releases
@@ -13,11 +13,12 @@
 //! | `cxx` | TensorFlow's C++ functions by name, for releases whose C API lacks asynchronous kernels and more |
 //! | `wire`, `node_def` | the encoding of graphs and their nodes |
 //! | `done` | the completion callback of an asynchronous kernel, moved off its caller's stack |
-//! | `registration` | op definition, shape function, kernel registration |
+//! | `registration`, `shapes` | op definitions, kernel registration; shape functions |
 //! | `attributes` | the op's attributes, read and checked |
 //! | `tag` | what calls of different ranks are matched by |
 //! | `unnamed` | eager calls of several threads, which would cross |
-//! | `kernel` | one call: input, output, submission, completion |
+//! | `kernel` | one allreduce: input, output, submission, completion |
+//! | `broadcast`, `gather`, `moves` | the same for the other two ops, and what these share |
 //! | `graph`, `control_flow`, `planning`, `rewrite` | fusion: a graph, what runs together, what is fused, the new graph |
 //! | `plugin`, `report` | fusion as a plugin of TensorFlow's graph optimiser, and what it has done |
 //! | `fused` | one call of a fused op |
@@ -29,6 +30,7 @@
 mod api;
 mod attach;
 mod attributes;
+mod broadcast;
 mod context;
 mod control_flow;
 mod counters;
@@ -37,14 +39,17 @@ mod done;
 mod fused;
 #[cfg(test)]
 mod fusion_tests;
+mod gather;
 mod graph;
 mod kernel;
+mod moves;
 mod node_def;
 mod planning;
 mod plugin;
 mod registration;
 mod report;
 mod rewrite;
+mod shapes;
 mod status;
 mod tag;
 mod tensor;

@@ -78,17 +78,17 @@ fn places(sizes: impl IntoIterator<Item = usize>) -> Vec<Range<usize>> {
 }
 
 /// A list that has been checked.
-struct List {
-    dtype: DataType,
-    reduction: Reduction,
-    sizes: Vec<usize>,
-    parts: Parts,
+pub(crate) struct List {
+    /// What is done with each buffer: the work for a buffer of no bytes.
+    pub(crate) each: Work,
+    pub(crate) sizes: Vec<usize>,
+    pub(crate) parts: Parts,
 }
 
 impl List {
     fn work(&self, launch: &[usize]) -> Work {
         let bytes = launch.iter().map(|at| self.sizes[*at]).sum();
-        Work::all_reduce(self.dtype, self.reduction, bytes).of_list(self.parts)
+        self.each.clone().of_bytes(bytes).of_list(self.parts)
     }
 
     fn places(&self, launch: &[usize]) -> Vec<Range<usize>> {
@@ -167,6 +167,17 @@ impl Group {
             let borrowed: Vec<_> = buffers.iter_mut().map(|buffers| buffers.buffers()).collect();
             self.list(dtype, reduction, borrowed.iter())?
         };
+        self.submit_many(&list, buffers, options, done)
+    }
+
+    /// Submits the launches of a list.
+    pub(crate) fn submit_many(
+        &self,
+        list: &List,
+        buffers: Vec<Box<dyn OwnedBuffers>>,
+        options: &CallOptions<'_>,
+        done: CompletionMany,
+    ) -> Result<()> {
         let launches = launches(&list.sizes, self.size());
         let mut slots: Vec<_> = buffers.into_iter().map(Some).collect();
         let mut take = |at: usize| slots[at].take().expect("each array is in at most one launch");
@@ -200,14 +211,15 @@ impl Group {
             self.shared().check(&work, buffers).map_err(|error| of_member(error, at))?;
             sizes.push(buffers.len());
         }
-        self.shared().check(&Work::all_reduce(dtype, reduction, 0), &Buffers::InPlace(&mut []))?;
+        let each = Work::all_reduce(dtype, reduction, 0);
+        self.shared().check(&each, &Buffers::InPlace(&mut []))?;
         let counts: Vec<usize> = sizes.iter().map(|bytes| bytes / dtype.size()).collect();
-        Ok(List { dtype, reduction, parts: Parts::of(&counts), sizes })
+        Ok(List { each, parts: Parts::of(&counts), sizes })
     }
 }
 
 /// Says which of the buffers is wrong.
-fn of_member(error: Error, at: usize) -> Error {
+pub(crate) fn of_member(error: Error, at: usize) -> Error {
     match error {
         Error::InvalidArgument(invalid) => {
             let field = format!("{} {at} of the list", invalid.field);

@@ -26,6 +26,7 @@ mod element;
 mod fused;
 mod group;
 mod join;
+mod moves;
 mod settings;
 mod stage;
 mod submitted;
@@ -38,6 +39,7 @@ pub use element::{Element, bytes_of, bytes_of_mut};
 pub use engine::{Completion, OwnedBuffers};
 pub use fused::CompletionMany;
 pub use group::{CallOptions, Group};
+pub use moves::{Finish, Place};
 pub use shm::launcher as launch;
 pub use types::error;
 pub use types::{

@@ -6,7 +6,7 @@
     total = foldcast.tensorflow.allreduce(tensor, "sum")
 
 works in graphs run by a ``tf.compat.v1.Session``, eagerly, in ``tf.function`` and in Keras training, and has a gradient
-for sums. Importing this module loads the op library into TensorFlow and joins it to the engine of `foldcast`; the first
+for sums. `broadcast` (``HcomBroadcast``) and `allgather` (``HcomAllGather``) are there in the same way. Importing this module loads the op library into TensorFlow and joins it to the engine of `foldcast`; the first
 `allreduce` that is made joins the job (`foldcast.init`).
 
 How calls of different ranks meet
@@ -33,6 +33,15 @@ calls of `foldcast`. Two threads that are inside eager calls of one group at onc
 
 from foldcast.tensorflow._fusion import fusion_report
 from foldcast.tensorflow._library import library_path
+from foldcast.tensorflow._moves import allgather, allreduce_sparse, broadcast
 from foldcast.tensorflow._ops import GradientError, allreduce
 
-__all__ = ["GradientError", "allreduce", "fusion_report", "library_path"]
+__all__ = [
+    "GradientError",
+    "allgather",
+    "allreduce",
+    "allreduce_sparse",
+    "broadcast",
+    "fusion_report",
+    "library_path",
+]

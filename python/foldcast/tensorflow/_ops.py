@@ -18,6 +18,8 @@ from foldcast.tensorflow._scopes import scope
 from foldcast.tensorflow._variables import feeding_variable
 
 OP_TYPE = "HcomAllReduce"
+BROADCAST = "HcomBroadcast"
+ALLGATHER = "HcomAllGather"
 
 _WORLD_GROUP = "hccl_world_group"
 _REDUCTIONS = ("sum", "max", "min", "prod")
@@ -153,16 +155,18 @@ def _tag(tensor: tf.Tensor, group: str) -> str:
 class _Check:
     """Checks arguments; the messages name the op that is not there yet."""
 
-    def __init__(self, name: Optional[str]) -> None:
+    def __init__(self, name: Optional[str], op_type: str = OP_TYPE, op: str = "allreduce") -> None:
         self._name = name
+        self._op_type = op_type
+        self._op = op
 
     def _refuse(self, field: str, expected: str, got: str) -> foldcast.InvalidArgumentError:
-        node = self._name or OP_TYPE
+        node = self._name or self._op_type
         if not tf.executing_eagerly():
             node = tf.compat.v1.get_default_graph().unique_name(node, mark_as_used=False)
         return foldcast.InvalidArgumentError(
-            f"{OP_TYPE} node '{node}': {field}: expected {expected}, got {got}",
-            op="allreduce",
+            f"{self._op_type} node '{node}': {field}: expected {expected}, got {got}",
+            op=self._op,
             field=field,
             expected=expected,
             got=got,
@@ -289,7 +293,7 @@ def _register() -> None:
     _warn_of_lacks()
     if not _SYNCHRONOUS:
         # The fused op is made only after functions are traced, but a function may be imported with one.
-        let_run_together(frozenset({OP_TYPE, OP_TYPE + "Fused"}))
+        let_run_together(frozenset({OP_TYPE, OP_TYPE + "Fused", BROADCAST, ALLGATHER}))
         _fusion.enable()
     try:
         tf.RegisterGradient(OP_TYPE)(_gradient)
