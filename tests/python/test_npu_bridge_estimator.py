@@ -122,7 +122,7 @@ def test_one_directory_for_all(ranks, tmp_path, estimator_is_there):
     results = ranks(2, run_body, str(tmp_path), False, timeout=400).results
     assert results[0] == results[1]
     common = tmp_path / "common"
-    assert (common / "checkpoint").exists()
+    assert (common / "checkpoint").exists() and (common / "eval").is_dir() and (common / "eval_rank1").is_dir()
 
 
 def test_a_directory_for_each(ranks, tmp_path, estimator_is_there):

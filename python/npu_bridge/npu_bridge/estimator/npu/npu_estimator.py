@@ -87,6 +87,9 @@ def _called(call, host_call):
 class _TrainsTogether(_Estimator):
     """A class of its own, because TensorFlow refuses an Estimator that overrides methods itself."""
 
+    # Whether this rank writes to its directory; known from the first training on.
+    _writes = True
+
     def train(self, input_fn, hooks=None, steps=None, max_steps=None, saving_listeners=None):
         """Trains the model, on all ranks together: all call this.
 
@@ -97,7 +100,7 @@ class _TrainsTogether(_Estimator):
         if foldcast.size() == 1:
             return super().train(input_fn, hooks, steps, max_steps, saving_listeners)
         hooks = list(hooks or [])
-        begun, writes = self._agreed()
+        begun, self._writes = self._agreed()
         if max_steps is not None and steps is None:
             # Whether there is anything to do depends on the checkpoint of rank 0, not on a rank's own.
             if begun >= max_steps:
@@ -110,7 +113,7 @@ class _TrainsTogether(_Estimator):
             hooks.insert(0, NPUBroadcastGlobalVariablesHook(0))
         config = self._config
         try:
-            if not writes:
+            if not self._writes:
                 self._config = _silent(config)
                 saving_listeners = None
             super().train(input_fn, hooks, steps, max_steps, saving_listeners)
@@ -118,6 +121,11 @@ class _TrainsTogether(_Estimator):
             self._config = config
         foldcast.barrier()
         return self
+
+    def eval_dir(self, name=None):
+        """Where `evaluate` writes its summaries: each rank in a directory of its own, since names of files could meet."""
+        directory = super().eval_dir(name)
+        return directory if self._writes else f"{directory}_rank{foldcast.rank()}"
 
     def _config_of_device(self, option):
         return getattr(self._config, "npu_options", {}).get(option)
