@@ -94,14 +94,14 @@ class _TrainsTogether(_Estimator):
         """Trains the model, on all ranks together: all call this.
 
         All begin with the variables of rank 0, restored or initialised, and so with its global step. Of the ranks that
-        have one `model_dir` the lowest writes to it. When this returns, all ranks have returned from it or written what
-        they write.
+        have one `model_dir` the lowest writes to it. When this returns on one rank, every rank has made its last step
+        and written what it writes.
         """
         if foldcast.size() == 1:
             return super().train(input_fn, hooks, steps, max_steps, saving_listeners)
         hooks = list(hooks or [])
         begun, self._writes = self._agreed()
-        if max_steps is not None and steps is None:
+        if steps is None and max_steps is not None and max_steps > 0:
             # Whether there is anything to do depends on the checkpoint of rank 0, not on a rank's own.
             if begun >= max_steps:
                 logging.getLogger("tensorflow").info("NPUEstimator: max_steps %d were made already", max_steps)
