@@ -11,6 +11,7 @@
 //! | `api` | TensorFlow's functions by name |
 //! | `status`, `tensor`, `context` | safe handles around TensorFlow's objects |
 //! | `cxx` | TensorFlow's C++ functions by name, for releases whose C API lacks asynchronous kernels and more |
+//! | `cxx_grappler` | fusion where TensorFlow's optimiser takes no plugins, in 1.15 |
 //! | `wire`, `node_def` | the encoding of graphs and their nodes |
 //! | `done` | the completion callback of an asynchronous kernel, moved off its caller's stack |
 //! | `registration` | op definition, shape function, kernel registration |
@@ -33,6 +34,7 @@ mod context;
 mod control_flow;
 mod counters;
 mod cxx;
+mod cxx_grappler;
 mod done;
 mod fused;
 #[cfg(test)]

@@ -20,7 +20,7 @@ input shapes. An allreduce in a graph or function runs only if something uses it
 
 Fusion
 ------
-With fusion turned on, when TensorFlow (2.6 or newer) compiles a graph or function, sums of one group and dtype that do not depend on each other
+With fusion turned on, when TensorFlow compiles a graph or function, sums of one group and dtype that do not depend on each other
 become fewer calls: with ``fusion=2`` one for each `fusion_id`, with ``fusion=1``, the default, two, which share the bytes
 by 96.54 to 3.46 %, or as many as the group's split strategy says; with ``fusion=0`` none. A fused call starts when all its
 inputs are there, and its result has the same bits. Fused ops meet as single ones do, so the ranks must fetch the same

@@ -27,6 +27,11 @@ LACKS_ASYNCHRONY = 1
 # Iterations of a loop that run at the same time cannot be told apart.
 LACKS_ITERATIONS = 2
 
+# What `Library.enable_fusion` answers: TensorFlow calls the optimiser for every graph, or for those of sessions whose
+# configuration names it. Anything else: it cannot.
+FUSION_IS_THERE = 0
+FUSION_BY_NAME = 3
+
 # What the library's function `foldcast_tensorflow_attach` answers.
 _REFUSALS = {1: "there is no table", 2: "its version is another one", 3: "its size is another one"}
 
@@ -107,11 +112,11 @@ class Library:
                 "versions of foldcast: install them together"
             )
 
-    def enable_fusion(self) -> bool:
-        """Registers the plugin of TensorFlow's graph optimiser, once in a process; whether it is there."""
+    def enable_fusion(self) -> int:
+        """Registers the plugin of TensorFlow's graph optimiser, once in a process; see `FUSION_IS_THERE`."""
         enable = self._functions.foldcast_tensorflow_enable_fusion
         enable.argtypes = [ctypes.c_char_p]
-        return enable(os.fsencode(self._path)) == 0
+        return int(enable(os.fsencode(self._path)))
 
     def set_fusion(self, on: bool) -> None:
         """Whether allreduces are fused in graphs that TensorFlow compiles from now on, if the plugin is there."""
