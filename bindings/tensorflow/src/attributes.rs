@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::api::{Api, RawConstruction, RawStatus, StringView, api};
 use crate::status::{Failure, Status, StatusCode};
 use crate::tag::Base;
+use crate::turns::Place;
 use crate::wire::{self, Malformed};
 use crate::{cxx, node_def};
 
@@ -44,6 +45,7 @@ pub(crate) struct Raw {
     pub(crate) fusion_id: i64,
     pub(crate) group: String,
     pub(crate) tag: String,
+    pub(crate) turn: String,
 }
 
 /// The attributes of one kernel, checked.
@@ -59,6 +61,8 @@ pub(crate) struct Attributes {
     pub(crate) group: String,
     /// What calls are matched by.
     pub(crate) tag: Base,
+    /// For synchronous kernels: with which nodes it takes turns.
+    pub(crate) place: Place,
 }
 
 impl Raw {
@@ -80,6 +84,8 @@ impl Raw {
             fusion_id: reader.integer(c"fusion_id")?,
             group: reader.string(c"group")?,
             tag: reader.string(c"tag")?,
+            // Graphs of older versions, and fused ops, have none.
+            turn: reader.string(c"turn").unwrap_or_default(),
         })
     }
 
@@ -106,6 +112,7 @@ impl Raw {
             "fusion_id" => self.fusion_id = node_def::integer(value)?,
             "group" => self.group = text(value)?,
             "tag" => self.tag = text(value)?,
+            "turn" => self.turn = text(value)?,
             _ => {}
         }
         Ok(())
@@ -113,7 +120,7 @@ impl Raw {
 
     /// Checks the attributes. `fusion` and `fusion_id` come first, whatever the reduction.
     pub(crate) fn check(self) -> Result<Arc<Attributes>, Failure> {
-        let Raw { node, dtype, reduction, fusion, fusion_id, group, tag } = self;
+        let Raw { node, dtype, reduction, fusion, fusion_id, group, tag, turn } = self;
         let refuse = |text: String| Failure::invalid(format!("HcomAllReduce node '{node}': {text}"));
         if !(0..=2).contains(&fusion) {
             return Err(refuse(format!("fusion: expected 0, 1 or 2, got {fusion}")));
@@ -133,8 +140,9 @@ impl Raw {
         let Some((_, _, dtype)) = DATA_TYPES.iter().find(|(number, ..)| *number == dtype) else {
             return Err(refuse(format!("T: TensorFlow's data type number {dtype} is not supported")));
         };
+        let place = Place::new(&turn, &tag, &node);
         let tag = Base::new(&tag, &node);
-        Ok(Arc::new(Attributes { node, dtype: *dtype, reduction: *reduction, group, tag }))
+        Ok(Arc::new(Attributes { node, dtype: *dtype, reduction: *reduction, group, tag, place }))
     }
 }
 
@@ -261,6 +269,7 @@ pub(crate) mod tests {
             fusion_id: -1,
             group: "hccl_world_group".into(),
             tag: "step".into(),
+            turn: "1:".into(),
         }
     }
 
@@ -314,7 +323,9 @@ pub(crate) mod tests {
         put("T", &|out| wire::put_number(out, 6, 1));
         put("fusion", &|out| wire::put_number(out, 3, 1));
         put("fusion_id", &|out| wire::put_number(out, 3, u64::MAX));
-        for (name, text) in [("reduction", "sum"), ("group", "hccl_world_group"), ("tag", "step"), ("other", "x")] {
+        for (name, text) in
+            [("reduction", "sum"), ("group", "hccl_world_group"), ("tag", "step"), ("turn", "1:"), ("other", "x")]
+        {
             put(name, &|out| wire::put_bytes(out, 2, text.as_bytes()));
         }
         let read = Raw::decode(&node).expect("well formed");

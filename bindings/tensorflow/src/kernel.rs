@@ -17,6 +17,7 @@ use crate::status::{Failure, Status, StatusCode};
 use crate::tag::Base;
 use crate::tensor::Tensor;
 use crate::unnamed::Turn;
+use crate::{registration, turns};
 
 /// The largest input of one call: 8 GiB.
 pub(crate) const MAX_INPUT_BYTES: u64 = 8 << 30;
@@ -46,6 +47,9 @@ pub(crate) unsafe extern "C" fn create(construction: *mut RawConstruction) -> *m
     // SAFETY: as the caller promises.
     let Some(attributes) = (unsafe { self::attributes(construction) }) else { return ptr::null_mut() };
     add_one(&counters::KERNELS_CREATED);
+    if registration::is_synchronous() {
+        turns::enter(&attributes.place);
+    }
     Arc::into_raw(attributes).cast_mut().cast()
 }
 
@@ -74,7 +78,10 @@ pub(crate) unsafe extern "C" fn delete(kernel: *mut c_void) {
     }
     add_one(&counters::KERNELS_DELETED);
     // SAFETY: `create` made the pointer from an `Arc<Attributes>`, and TensorFlow deletes a kernel once.
-    drop(unsafe { Arc::from_raw(kernel.cast_const().cast::<Attributes>()) });
+    let attributes = unsafe { Arc::from_raw(kernel.cast_const().cast::<Attributes>()) };
+    if registration::is_synchronous() {
+        turns::leave(&attributes.place);
+    }
 }
 
 /// Starts one call. Never blocks.
@@ -110,7 +117,7 @@ unsafe fn start(kernel: *mut c_void, context: *mut RawContext, done: Done) {
     let attributes = unsafe { Arc::from_raw(kernel) };
     // SAFETY: TensorFlow's context is alive until `done` has run, and it is used only before.
     let context = unsafe { Context::new(context) };
-    match prepare(&context, &attributes) {
+    match turn(&attributes).and_then(|()| prepare(&context, &attributes)) {
         Ok((table, parts)) => {
             submit(table, Job { context, parts, attributes: Arc::clone(&attributes), done }, &attributes);
         }
@@ -119,6 +126,12 @@ unsafe fn start(kernel: *mut c_void, context: *mut RawContext, done: Done) {
             drop(done);
         }
     }
+}
+
+/// Whether the call may wait. An eager one waits on a thread of the program's.
+fn turn(attributes: &Attributes) -> Result<(), Failure> {
+    let waits = registration::is_synchronous() && matches!(attributes.tag, Base::Named(_));
+    if waits { turns::check(&attributes.place) } else { Ok(()) }
 }
 
 /// What the call needs before it can be submitted.

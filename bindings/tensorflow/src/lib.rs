@@ -17,6 +17,7 @@
 //! | `registration` | op definition, shape function, kernel registration |
 //! | `attributes` | the op's attributes, read and checked |
 //! | `tag` | what calls of different ranks are matched by |
+//! | `turns` | synchronous calls that could wait for each other for ever |
 //! | `unnamed` | eager calls of several threads, which would cross |
 //! | `kernel` | one call: input, output, submission, completion |
 //! | `graph`, `control_flow`, `planning`, `rewrite` | fusion: a graph, what runs together, what is fused, the new graph |
@@ -50,6 +51,7 @@ mod rewrite;
 mod status;
 mod tag;
 mod tensor;
+mod turns;
 mod unnamed;
 mod wire;
 
@@ -58,3 +60,4 @@ pub use counters::{Counters, foldcast_tensorflow_counters};
 pub use plugin::{foldcast_tensorflow_enable_fusion, foldcast_tensorflow_set_fusion};
 pub use registration::{foldcast_tensorflow_lacks, foldcast_tensorflow_problem};
 pub use report::foldcast_tensorflow_fusion_report;
+pub use turns::foldcast_tensorflow_set_threads;

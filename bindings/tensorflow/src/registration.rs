@@ -29,13 +29,14 @@ struct Op {
 }
 
 /// One allreduce, as the Python face makes it; its name is part of the interface: scripts use it in
-/// `gradient_override_map`. Its size in bytes, if it is known when it is made, is for fusion.
+/// `gradient_override_map`. Its size in bytes, if it is known when it is made, is for fusion;
+/// its turn, for synchronous kernels (see `turns`).
 const SINGLE: Op = Op {
     name: c"HcomAllReduce",
     kernel: c"HcomAllReduceKernel",
     input: c"tensor: T",
     output: c"output: T",
-    attributes: &[c"bytes: int = -1"],
+    attributes: &[c"bytes: int = -1", c"turn: string = ''"],
     functions: Functions { create: kernel::create, compute: kernel::compute, delete: kernel::delete },
     compute_sync: kernel::compute_sync,
 };
@@ -86,6 +87,11 @@ enum Way {
 
 static WAY: OnceLock<Way> = OnceLock::new();
 
+/// Whether a call keeps a thread of TensorFlow's.
+pub(crate) fn is_synchronous() -> bool {
+    WAY.get() == Some(&Way::Synchronous)
+}
+
 /// What this TensorFlow cannot do, as bits: 1, the kernels are synchronous; 2, overlapping iterations of a loop cannot
 /// be told apart.
 // SAFETY: no other symbol of the process has this name: it carries the library's.
@@ -93,7 +99,7 @@ static WAY: OnceLock<Way> = OnceLock::new();
 pub extern "C" fn foldcast_tensorflow_lacks() -> u32 {
     let Ok(api) = api::load() else { return 0 };
     let tells = api.TF_GetFrameId.is_some() && api.TF_GetIterId.is_some() || cxx::can_tell_iterations();
-    u32::from(WAY.get() == Some(&Way::Synchronous)) | u32::from(!tells) << 1
+    u32::from(is_synchronous()) | u32::from(!tells) << 1
 }
 
 fn register(api: &'static Api) -> Result<(), String> {

@@ -7,8 +7,6 @@ import os
 import warnings
 from typing import Any, Dict, List, Optional
 
-import tensorflow as tf
-
 from foldcast.tensorflow._library import FUSION_BY_NAME, FUSION_IS_THERE, LIBRARY, packages_path
 
 _SWITCH = "FOLDCAST_TENSORFLOW_FUSION"
@@ -59,8 +57,8 @@ def enable() -> None:
         _fusion_1.ask_for_fusion()
     elif answer != FUSION_IS_THERE:
         warnings.warn(
-            f"foldcast: the graph optimiser of this TensorFlow ({tf.__version__}) cannot be extended: allreduces are not "
-            f"fused. Set {_SWITCH}=0 to silence this",
+            f"foldcast: the graph optimiser of this TensorFlow cannot be extended: allreduces are not fused. "
+            f"Set {_SWITCH}=0 to silence this",
             stacklevel=2,
         )
 

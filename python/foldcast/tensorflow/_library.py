@@ -122,6 +122,10 @@ class Library:
         """Whether allreduces are fused in graphs that TensorFlow compiles from now on, if the plugin is there."""
         self._functions.foldcast_tensorflow_set_fusion(ctypes.c_uint32(on))
 
+    def set_threads(self, threads: int) -> None:
+        """How many threads run ops, for the check of synchronous kernels; 0 if that is not known."""
+        self._functions.foldcast_tensorflow_set_threads(ctypes.c_size_t(threads))
+
     def fusion_report(self, clear: bool) -> List[Dict[str, Any]]:
         """What was fused in the graphs compiled so far."""
         report = self._functions.foldcast_tensorflow_fusion_report
