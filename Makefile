@@ -22,7 +22,7 @@ test-rust: ## the Rust tests
 test-python: setup ## the Python tests (ARGS="-k async" and the like go to pytest)
 	ci/test-python.sh $(ARGS)
 
-matrix: setup ## the TensorFlow tests on old releases too (ARGS=--short: those of one process)
+matrix: setup ## the TensorFlow tests on old releases too (ARGS=--short: what CI runs)
 	ci/tensorflow-matrix.sh $(ARGS)
 
 release: setup ## the wheel to give away, for glibc 2.28 and newer, in dist/
