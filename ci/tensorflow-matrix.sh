@@ -19,7 +19,7 @@ releases=(
     "newest||"
 )
 # Patterns in tests/python; a new file that matches one is run by itself.
-all_tests=('test_tensorflow_*.py' 'test_npu_bridge_*.py')
+all_tests=('test_tensorflow_*.py' 'test_npu_bridge_*.py' test_product_tensorflow.py)
 short_tests=(test_tensorflow_{mechanics,arguments,fusion,synchronous,old}.py 'test_npu_bridge_*.py')
 # Real ranks take seconds to start: of the long file, one test for each way in which releases differ.
 short_nodes=(test_tensorflow_ranks.py::test_every_dtype_and_reduction_in_every_mode)

@@ -88,21 +88,26 @@ def graphs_that_need_more_threads(rank, size):
             del node.input[1:]
             node.attr["turn"].s = b""
 
-    def late(i):
-        # The ranks come to the ops in opposite orders.
+    def slow(i, before):
         def wait():
-            time.sleep(0.2 * (i if rank % 2 else 2 - i))
+            time.sleep(0.1)
             return np.float32(i)
 
-        return tf.numpy_function(wait, [], tf.float32)
+        with tf.control_dependencies(before):
+            return tf.numpy_function(wait, [], tf.float32)
 
     with tf.Graph().as_default():
-        fed = {"x%d" % i: late(i) for i in range(3)}
+        # The ranks come to the ops in opposite orders; on one thread they would wait for each other now.
+        fed, before = {}, []
+        for i in range(3)[:: -1 if rank % 2 else 1]:
+            before = [slow(i, before)]
+            fed["x%d" % i] = before[0]
         fetches = tf.import_graph_def(definition, fed, ["r%d:0" % i for i in range(3)], name="")
         for value in fetches:
             value.set_shape([])
+        refused(fetches, 1, 3)
         refused(fetches, 2, 3)
-        with session(4) as session_:
+        with session(3) as session_:
             for _ in range(3):
                 assert session_.run(fetches) == [0.0, float(size), 2.0 * size]
 
