@@ -307,6 +307,6 @@ def gradients_fused_and_not(rank, size):
 
 
 def test_equal_bits_fused_and_unfused_on_real_ranks(ranks):
-    job = ranks(3, gradients_fused_and_not)
+    job = ranks(3, gradients_fused_and_not, timeout=400)
     assert job.results[0] == job.results[1] == job.results[2]
     assert job.results[0][1] == 9
