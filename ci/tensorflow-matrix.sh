@@ -21,8 +21,9 @@ releases=(
 # Patterns in tests/python; a new file that matches one is run by itself.
 all_tests=('test_tensorflow_*.py' 'test_npu_bridge_*.py' test_product_tensorflow.py)
 short_tests=(test_tensorflow_{mechanics,arguments,fusion,synchronous,old}.py 'test_npu_bridge_*.py')
-# Real ranks take seconds to start: of the long file, one test for each way in which releases differ.
-short_nodes=(test_tensorflow_ranks.py::test_every_dtype_and_reduction_in_every_mode)
+# Of the longest tests, one for what releases differ in; the rest is left to the long form.
+short_nodes=(test_tensorflow_ranks.py::test_orders_that_differ_between_ranks)
+short_without=(test_tensorflow_fusion.py::test_equal_bits_fused_and_unfused_on_real_ranks)
 short_releases=(1.15 2.6)
 
 short=
@@ -60,12 +61,13 @@ environment() {
     "$venv/bin/python" -m pip --disable-pip-version-check install --quiet --no-deps --force-reinstall "$wheel" "$bridge"
 }
 
-# tests: what to run, one a line.
+# tests: arguments of pytest, one a line.
 tests() {
     local pattern
     if [ -n "$short" ]; then
         for pattern in "${short_tests[@]}"; do compgen -G "tests/python/$pattern"; done
         printf 'tests/python/%s\n' "${short_nodes[@]}"
+        printf -- '--deselect=tests/python/%s\n' "${short_without[@]}"
     else
         for pattern in "${all_tests[@]}"; do compgen -G "tests/python/$pattern"; done
     fi
