@@ -218,6 +218,14 @@ impl Libraries {
         Libraries { handles: paths.iter().map(open).filter(|handle| !handle.is_null()).collect() }
     }
 
+    /// The addresses that the loaded libraries give for a symbol; two of 1.15 have copies of some.
+    pub(crate) fn find_all<'a>(&'a self, name: &'a CStr) -> impl Iterator<Item = *mut c_void> + 'a {
+        self.handles.iter().filter_map(|handle| {
+            // SAFETY: the handle came from dlopen and is never closed; the name is a valid C string.
+            core::ptr::NonNull::new(unsafe { libc::dlsym(*handle, name.as_ptr()) }).map(core::ptr::NonNull::as_ptr)
+        })
+    }
+
     /// The address of a symbol; the name ends with a zero byte.
     pub(crate) fn find(&self, name: &str) -> Option<core::ptr::NonNull<c_void>> {
         let name = CStr::from_bytes_with_nul(name.as_bytes()).expect("the names end with their only zero byte");

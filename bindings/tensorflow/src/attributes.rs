@@ -11,6 +11,7 @@ use crate::planning::OP;
 use crate::rewrite::FUSED_OP;
 use crate::status::{Failure, Status, StatusCode};
 use crate::tag::Base;
+use crate::turns::Place;
 use crate::wire::{self, Malformed};
 use crate::{cxx, node_def};
 
@@ -78,6 +79,7 @@ pub(crate) struct Raw {
     pub(crate) fusion_id: i64,
     pub(crate) group: String,
     pub(crate) tag: String,
+    pub(crate) turn: String,
     pub(crate) key: String,
     pub(crate) members: String,
     pub(crate) root_rank: i64,
@@ -108,6 +110,8 @@ pub(crate) struct Attributes {
     pub(crate) tag: Base,
     /// Names of what was fused, one a line; empty where nothing was.
     pub(crate) members: String,
+    /// For synchronous kernels: with which nodes it takes turns.
+    pub(crate) place: Place,
 }
 
 impl Raw {
@@ -128,6 +132,8 @@ impl Raw {
             fusion_id: reader.integer(c"fusion_id")?,
             group: reader.string(c"group")?,
             tag: reader.string(c"tag")?,
+            // Graphs of older versions have none.
+            turn: reader.string(c"turn").unwrap_or_default(),
             ..Raw::default()
         };
         match kind {
@@ -173,6 +179,7 @@ impl Raw {
             "fusion_id" => self.fusion_id = node_def::integer(value)?,
             "group" => self.group = text(value)?,
             "tag" => self.tag = text(value)?,
+            "turn" => self.turn = text(value)?,
             "key" => self.key = text(value)?,
             "members" => self.members = text(value)?,
             "root_rank" => self.root_rank = node_def::integer(value)?,
@@ -218,10 +225,11 @@ impl Raw {
             u64::try_from(value).map_err(|_| self.refuse(format!("{name}: expected 0 or more, got {value}")))
         };
         let (root, ranks) = (count("root_rank", self.root_rank)?, count("rank_size", self.rank_size)?);
-        let Raw { kind, node, group, unequal, key, members, tag, .. } = self;
+        let Raw { kind, node, group, unequal, key, members, tag, turn, .. } = self;
+        let place = Place::new(&turn, &tag, &node);
         let tag = if key.is_empty() { Base::new(&tag, &node) } else { Base::Named(key) };
         let unequal = unequal != 0;
-        Ok(Arc::new(Attributes { kind, node, dtype, reduction, root, ranks, unequal, group, tag, members }))
+        Ok(Arc::new(Attributes { kind, node, dtype, reduction, root, ranks, unequal, group, tag, members, place }))
     }
 
     fn refuse(&self, text: String) -> Failure {
@@ -359,6 +367,7 @@ pub(crate) mod tests {
             fusion_id: -1,
             group: "hccl_world_group".into(),
             tag: "step".into(),
+            turn: "1:".into(),
             ..Raw::default()
         }
     }
@@ -417,7 +426,9 @@ pub(crate) mod tests {
         put("T", &|out| wire::put_number(out, 6, 1));
         put("fusion", &|out| wire::put_number(out, 3, 1));
         put("fusion_id", &|out| wire::put_number(out, 3, u64::MAX));
-        for (name, text) in [("reduction", "sum"), ("group", "hccl_world_group"), ("tag", "step"), ("other", "x")] {
+        for (name, text) in
+            [("reduction", "sum"), ("group", "hccl_world_group"), ("tag", "step"), ("turn", "1:"), ("other", "x")]
+        {
             put(name, &|out| wire::put_bytes(out, 2, text.as_bytes()));
         }
         let read = Raw::decode(&node, Kind::AllReduce).expect("well formed");

@@ -19,6 +19,7 @@ use crate::status::{Failure, Status, StatusCode};
 use crate::tag::Base;
 use crate::tensor::Tensor;
 use crate::unnamed::Turn;
+use crate::{registration, turns};
 
 /// The largest input of one call: 8 GiB.
 pub(crate) const MAX_INPUT_BYTES: u64 = 8 << 30;
@@ -149,6 +150,9 @@ unsafe extern "C" fn create<O: Operation>(construction: *mut RawConstruction) ->
     match attributes {
         Ok(attributes) => {
             add_one(&counters::KERNELS_CREATED);
+            if registration::is_synchronous() {
+                turns::enter(&attributes.place);
+            }
             Arc::into_raw(attributes).cast_mut().cast()
         }
         Err(failure) => {
@@ -170,7 +174,10 @@ unsafe extern "C" fn delete(kernel: *mut c_void) {
     }
     add_one(&counters::KERNELS_DELETED);
     // SAFETY: `create` made the pointer from an `Arc<Attributes>`, and TensorFlow deletes a kernel once.
-    drop(unsafe { Arc::from_raw(kernel.cast_const().cast::<Attributes>()) });
+    let attributes = unsafe { Arc::from_raw(kernel.cast_const().cast::<Attributes>()) };
+    if registration::is_synchronous() {
+        turns::leave(&attributes.place);
+    }
 }
 
 /// Starts one call. Never blocks.
@@ -224,6 +231,10 @@ fn prepare<O: Operation>(
     attributes: &Arc<Attributes>,
 ) -> Result<(&'static Table, O, Option<Turn>), Failure> {
     let table = attach::table().ok_or_else(unattached)?;
+    // An eager call waits on a thread of the program's.
+    if registration::is_synchronous() && matches!(attributes.tag, Base::Named(_)) {
+        turns::check(&attributes.place)?;
+    }
     let turn = (attributes.tag == Base::Unnamed).then(|| Turn::enter(attributes)).transpose()?;
     Ok((table, O::prepare(context, attributes)?, turn))
 }

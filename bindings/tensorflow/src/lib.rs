@@ -11,11 +11,13 @@
 //! | `api` | TensorFlow's functions by name |
 //! | `status`, `tensor`, `context` | safe handles around TensorFlow's objects |
 //! | `cxx` | TensorFlow's C++ functions by name, for releases whose C API lacks asynchronous kernels and more |
+//! | `cxx_grappler` | fusion where TensorFlow's optimiser takes no plugins, in 1.15 |
 //! | `wire`, `node_def` | the encoding of graphs and their nodes |
 //! | `done` | the completion callback of an asynchronous kernel, moved off its caller's stack |
 //! | `registration`, `shapes` | op definitions, kernel registration; shape functions |
 //! | `attributes` | the op's attributes, read and checked |
 //! | `tag` | what calls of different ranks are matched by |
+//! | `turns` | synchronous calls that could wait for each other for ever |
 //! | `unnamed` | eager calls of several threads, which would cross |
 //! | `call` | one call of an op: input, output, submission, completion |
 //! | `kernel`, `fused`, `broadcast`, `gather` | the ops: allreduce of one tensor or a list, broadcast, allgather |
@@ -35,6 +37,7 @@ mod context;
 mod control_flow;
 mod counters;
 mod cxx;
+mod cxx_grappler;
 mod done;
 mod fused;
 #[cfg(test)]
@@ -52,6 +55,7 @@ mod shapes;
 mod status;
 mod tag;
 mod tensor;
+mod turns;
 mod unnamed;
 mod wire;
 
@@ -60,3 +64,4 @@ pub use counters::{Counters, foldcast_tensorflow_counters};
 pub use plugin::{foldcast_tensorflow_enable_fusion, foldcast_tensorflow_set_fusion};
 pub use registration::{foldcast_tensorflow_lacks, foldcast_tensorflow_problem};
 pub use report::foldcast_tensorflow_fusion_report;
+pub use turns::foldcast_tensorflow_set_threads;

@@ -125,6 +125,11 @@ enum Way {
 
 static WAY: OnceLock<Way> = OnceLock::new();
 
+/// Whether a call keeps a thread of TensorFlow's.
+pub(crate) fn is_synchronous() -> bool {
+    WAY.get() == Some(&Way::Synchronous)
+}
+
 /// What this TensorFlow cannot do, as bits: 1, the kernels are synchronous; 2, overlapping iterations of a loop cannot
 /// be told apart.
 // SAFETY: no other symbol of the process has this name: it carries the library's.
@@ -132,7 +137,7 @@ static WAY: OnceLock<Way> = OnceLock::new();
 pub extern "C" fn foldcast_tensorflow_lacks() -> u32 {
     let Ok(api) = api::load() else { return 0 };
     let tells = api.TF_GetFrameId.is_some() && api.TF_GetIterId.is_some() || cxx::can_tell_iterations();
-    u32::from(WAY.get() == Some(&Way::Synchronous)) | u32::from(!tells) << 1
+    u32::from(is_synchronous()) | u32::from(!tells) << 1
 }
 
 fn register(api: &'static Api) -> Result<(), String> {
@@ -168,6 +173,8 @@ fn attribute_texts(kind: Kind) -> Vec<CString> {
         format!("fusion_id: int = {fusion_id}"),
         "group: string = 'hccl_world_group'".into(),
         "tag: string = ''".into(),
+        // For synchronous kernels: see `turns`.
+        "turn: string = ''".into(),
     ];
     [types].iter().chain(&reduction).chain(&others).map(|text| c_string(text)).collect()
 }

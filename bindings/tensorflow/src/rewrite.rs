@@ -97,11 +97,15 @@ fn fused_node(graph: &Graph<'_>, fusion: &Fusion, name: &str) -> Result<Vec<u8>,
     for name in ["T", "reduction", "group"] {
         put_attribute(&mut node, name, first.attribute(name));
     }
-    let mut count = Vec::new();
-    put_number(&mut count, 3, u64::try_from(fusion.members.len()).map_err(|_| Malformed)?);
-    put_attribute(&mut node, "N", &count);
+    let count = i64::try_from(fusion.members.len()).map_err(|_| Malformed)?;
+    // 1.15 puts no defaults into what its optimiser makes: every attribute must be there.
+    for (name, value) in [("N", count), ("fusion", fusion.fusion), ("fusion_id", fusion.fusion_id)] {
+        let mut number = Vec::new();
+        put_number(&mut number, 3, value.cast_unsigned());
+        put_attribute(&mut node, name, &number);
+    }
     put_attribute(&mut node, "tag", first.attribute("tag"));
-    for (name, text) in [("key", &fusion.key), ("members", &fusion.names.join("\n"))] {
+    for (name, text) in [("key", fusion.key.as_str()), ("members", &fusion.names.join("\n")), ("turn", "")] {
         let mut value = Vec::new();
         put_bytes(&mut value, 2, text.as_bytes());
         put_attribute(&mut node, name, &value);

@@ -20,7 +20,7 @@ input shapes. An allreduce in a graph or function runs only if something uses it
 
 Fusion
 ------
-When TensorFlow (2.6 or newer) compiles a graph or function, sums of one group and dtype that do not depend on each other
+When TensorFlow compiles a graph or function, sums of one group and dtype that do not depend on each other
 become fewer calls: with ``fusion=2`` one for each `fusion_id`, with ``fusion=1``, the default, two, which share the bytes
 by 96.54 to 3.46 %, or as many as the group's split strategy says (`hccl.split.api`); with ``fusion=0`` none. A fused call
 starts when all its inputs are there, and its result has the same bits. The ranks must run the same allreduces of a group in

@@ -7,7 +7,7 @@ import os
 import warnings
 from typing import Any, Dict, List, Optional
 
-from foldcast.tensorflow._library import LIBRARY, packages_path
+from foldcast.tensorflow._library import FUSION_BY_NAME, FUSION_IS_THERE, LIBRARY, packages_path
 
 _SWITCH = "FOLDCAST_TENSORFLOW_FUSION"
 
@@ -50,7 +50,17 @@ def enable() -> None:
             stacklevel=2,
         )
         return
-    LIBRARY.enable_fusion()
+    answer = LIBRARY.enable_fusion()
+    if answer == FUSION_BY_NAME:
+        from foldcast.tensorflow import _fusion_1
+
+        _fusion_1.ask_for_fusion()
+    elif answer != FUSION_IS_THERE:
+        warnings.warn(
+            f"foldcast: the graph optimiser of this TensorFlow cannot be extended: allreduces are not fused. "
+            f"Set {_SWITCH}=0 to silence this",
+            stacklevel=2,
+        )
 
 
 def _other_plugin() -> Optional[str]:

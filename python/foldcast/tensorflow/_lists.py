@@ -80,7 +80,14 @@ def _make(
 ) -> List[tf.Tensor]:
     with after_the_last(_ops._SYNCHRONOUS) as made:
         results = LIBRARY.ops.hcom_all_reduce_fused(
-            tensors=tensors, reduction=reduction, fusion=0, fusion_id=-1, group=group, tag=tag, name=name
+            tensors=tensors,
+            reduction=reduction,
+            fusion=0,
+            fusion_id=-1,
+            group=group,
+            tag=tag,
+            turn=_ops._turn(),
+            name=name,
         )
         made(results[0])
     return list(results)

@@ -115,6 +115,7 @@ def broadcast(
             fusion_id=fusion_id,
             group=group,
             tag=_ops._tag(given[0], group),
+            turn=_ops._turn(),
             name=name,
         )
         made(results[0])
@@ -197,6 +198,7 @@ def _gather(
             fusion_id=fusion_id,
             group=group,
             tag=tag,
+            turn=_ops._turn(),
             name=name,
         )
         made(result)

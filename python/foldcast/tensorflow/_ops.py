@@ -10,9 +10,9 @@ import tensorflow as tf
 
 import foldcast
 from foldcast import _foldcast
-from foldcast.tensorflow import _fusion
+from foldcast.tensorflow import _fusion, _threads
 from foldcast.tensorflow._control_dependencies import let_run_together
-from foldcast.tensorflow._in_turn import after_the_last
+from foldcast.tensorflow._in_turn import after_the_last, turn
 from foldcast.tensorflow._library import LACKS_ASYNCHRONY, LACKS_ITERATIONS, LIBRARY
 from foldcast.tensorflow._scopes import scope
 from foldcast.tensorflow._variables import feeding_variable
@@ -130,10 +130,15 @@ def _make(
             group=group,
             tag=tag,
             bytes=_static_bytes(tensor),
+            turn=_turn(),
             name=name,
         )
         made(result)
     return result
+
+
+def _turn() -> str:
+    return turn() if _SYNCHRONOUS else ""
 
 
 def _static_bytes(tensor: tf.Tensor) -> int:
@@ -296,7 +301,9 @@ def _warn_of_lacks() -> None:
 
 def _register() -> None:
     _warn_of_lacks()
-    if not _SYNCHRONOUS:
+    if _SYNCHRONOUS:
+        _threads.count()
+    else:
         # The fused op is made only after functions are traced, but a function may be imported with one.
         let_run_together(frozenset({OP_TYPE, OP_TYPE + "Fused", BROADCAST, ALLGATHER}))
         _fusion.enable()
