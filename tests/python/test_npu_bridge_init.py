@@ -199,6 +199,33 @@ def test_resources_configurations_and_the_system(ranks):
     assert ranks(2, two_ranks_body).results == [expected] * 2
 
 
+def no_keras_body(rank, size):
+    import sys
+
+    import pytest
+
+    sys.modules["keras"] = None  # as if it was not installed
+    import tensorflow
+
+    scope = {}
+    exec("from npu_bridge.npu_init import *", scope)
+    assert set(NAMES.split()) <= set(scope)
+    try:
+        assert tensorflow.keras.callbacks
+    except (ImportError, RecursionError):
+        with pytest.raises(NotImplementedError, match="NPUBroadcastGlobalVariablesCallback.*finds no Keras"):
+            scope["npu_callbacks_append"]()
+        return "missing"
+    return "there"  # TensorFlow 1.15 brings its own
+
+
+def test_without_keras_the_use_is_an_error(ranks):
+    import tensorflow as tf
+
+    expected = "there" if tf.__version__.startswith("1.") else "missing"
+    assert ranks(1, no_keras_body).results == [expected]
+
+
 def test_sources_are_python_3_7():
     files = sorted(SOURCES.rglob("*.py"))
     assert files

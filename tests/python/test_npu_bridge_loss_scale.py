@@ -71,7 +71,7 @@ def test_the_managers(ranks):
     ranks(1, one_rank_body)
 
 
-def training_body(rank, size, distributed):
+def training_body(rank, size, distributed, initial):
     """Four steps; in the second, the gradient is infinite on rank 1 only, in the third it is NaN on rank 0 only."""
     import tensorflow as tf
     from npu_bridge.npu_init import ExponentialUpdateLossScaleManager, NPUDistributedOptimizer, NPULossScaleOptimizer
@@ -85,7 +85,7 @@ def training_body(rank, size, distributed):
         factor = v1.placeholder(tf.float32)
         loss = v1.reduce_sum(weight * factor) + v1.reduce_sum(v1.nn.embedding_lookup(table, [1])) * factor
         loss += tf.cast(v1.reduce_sum(half), tf.float32) * factor
-        manager = ExponentialUpdateLossScaleManager(2.0**15, 1000, 2, 2, 0.5)
+        manager = ExponentialUpdateLossScaleManager(initial, 1000, 2, 2, 0.5)
         inner = v1.train.GradientDescentOptimizer(1.0)
         if distributed == "averaged":
             inner = NPUDistributedOptimizer(inner)
@@ -108,13 +108,14 @@ def training_body(rank, size, distributed):
 def test_all_ranks_skip_a_step_alike(ranks):
     first, last = [7, 1, 0, 3, 2**15, 1], [5, 1, -2, 1, 2**14, 2]
     expected = [first, first, [7, 1, 0, 3, 2**14, 1], last]
-    assert ranks(2, training_body, "own").results == [expected] * 2
+    assert ranks(2, training_body, "own", 2.0**15).results == [expected] * 2
 
 
 def test_averaged_gradients_are_scaled_and_skipped(ranks):
-    first, last = [7, 1, 0, 3, 2**15, 1], [5, 1, -2, 1, 2**14, 2]
-    expected = [first, first, [7, 1, 0, 3, 2**14, 1], last]
-    assert ranks(2, training_body, "averaged").results == [expected] * 2
+    # The sum of two ranks' float16 gradients is finite up to 65504, before it is divided by 2.
+    first, last = [7, 1, 0, 3, 2**14, 1], [5, 1, -2, 1, 2**13, 2]
+    expected = [first, first, [7, 1, 0, 3, 2**13, 1], last]
+    assert ranks(2, training_body, "averaged", 2.0**14).results == [expected] * 2
 
 
 def test_not_distributed_each_rank_decides(ranks):
@@ -122,7 +123,7 @@ def test_not_distributed_each_rank_decides(ranks):
     first, second = [7, 1, 0, 3, 2**15, 1], [6, 1, -1, 2, 2**15, 2]
     zero = [first, second, second, [6, 1, -1, 2, 2**14, 2]]
     one = [first, first, second, [6, 1, -1, 2, 2**14, 2]]
-    assert ranks(2, training_body, None).results == [zero, one]
+    assert ranks(2, training_body, None, 2.0**15).results == [zero, one]
 
 
 def fixed_body(rank, size):

@@ -3,6 +3,7 @@
 import foldcast
 import tensorflow as tf
 
+from npu_bridge.estimator.npu._missing import keras_callback
 from npu_bridge.estimator.npu.npu_hook import broadcast_variables, checked_root
 
 __all__ = ["NPUBroadcastGlobalVariablesCallback", "npu_callbacks_append"]
@@ -10,7 +11,7 @@ __all__ = ["NPUBroadcastGlobalVariablesCallback", "npu_callbacks_append"]
 _v1 = tf.compat.v1
 
 
-class NPUBroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):
+class NPUBroadcastGlobalVariablesCallback(keras_callback()):
     """Gives the model's weights and the optimizer's variables the values of rank `root_rank` when training begins.
 
     Those that are made only in the first batch follow at its end. All ranks need the callback, on the same model. In a
