@@ -357,7 +357,7 @@ def test_allreduce_fused_has_a_gradient(engine):
         with tf.GradientTape() as tape:
             first, second, _ = allreduce_fused([weight * 1.0 for weight in weights])
             loss = tf.reduce_sum(first) + 5.0 * second
-        return loss, *tape.gradient(loss, weights)
+        return (loss, *tape.gradient(loss, weights))
 
     for run in (step, tf.function(step)):
         engine.submissions.clear()
