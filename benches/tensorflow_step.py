@@ -109,11 +109,9 @@ def mwms(arguments):
     """One worker of a cluster: the times of its rounds."""
     import tensorflow as tf
 
-    strategy = tf.distribute.MultiWorkerMirroredStrategy(
-        tf.distribute.experimental.CommunicationOptions(
-            implementation=tf.distribute.experimental.CommunicationImplementation.RING
-        )
-    )
+    ring = tf.distribute.experimental.CommunicationImplementation.RING
+    options = tf.distribute.experimental.CommunicationOptions(implementation=ring)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     with strategy.scope():
         weights = [tf.Variable(tf.fill(shape, 1e-3)) for shape in resnet50_shapes()]
 
