@@ -1,7 +1,7 @@
 # What a developer types. `make` alone lists it.
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rust test-python matrix lint clean
+.PHONY: help setup demo test test-rust test-python matrix bench-peers lint clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -24,6 +24,9 @@ test-python: setup ## the Python tests (ARGS="-k async" and the like go to pytes
 
 matrix: setup ## the TensorFlow tests on old releases too (ARGS=--short: those of one process)
 	ci/tensorflow-matrix.sh $(ARGS)
+
+bench-peers: setup ## time Foldcast beside other libraries (ARGS=--quick: a look; benches/peers/README.md)
+	.venv/bin/python benches/peers/compare.py $(ARGS)
 
 lint: setup ## formatting, lints, documentation, lengths of files
 	ci/lint.sh

@@ -111,7 +111,7 @@ impl Report {
         );
         let _ =
             writeln!(text, "# {:>10} {:>11} {:>9} {:>6}  {units}  {units} {:>9}", "(B)", "(elements)", "", "", "(us)");
-        text
+        text.lines().map(|line| format!("{}\n", line.trim_end())).collect()
     }
 
     /// A row of the table.
