@@ -43,7 +43,8 @@ def draw_times(axes, figures, suite):
         if points:
             width = 2.4 if name == "foldcast" else 1.4
             axes.plot(*zip(*points), marker="o", ms=4, lw=width, color=COLORS[name], label=peers.by_name(name).title)
-    limit = [(size, figures.limit(size)) for size in sorted(figures.limits)]
+    sizes = {case.bytes for case in suite.cases}
+    limit = [(size, figures.limit(size)) for size in sorted(sizes & set(figures.limits))]
     if limit:
         axes.plot(*zip(*limit), ls="--", lw=1.4, color=COLORS["limit"], label="copy limit")
     axes.set_yscale("log")
@@ -74,7 +75,7 @@ def main():
         sys.exit("no figures of two ranks to draw")
     plt.rcParams.update({"svg.fonttype": "none", "font.family": "sans-serif", "svg.hashsalt": "foldcast"})
     figure, rows = plt.subplots(
-        2, len(chosen), figsize=(6.4 * len(chosen), 7.6), squeeze=False, sharex=True, height_ratios=[2.6, 1]
+        2, len(chosen), figsize=(6.4 * len(chosen), 7.6), squeeze=False, sharex="col", height_ratios=[2.6, 1]
     )
     for column, suite in enumerate(chosen):
         draw_times(rows[0][column], figures, suite)

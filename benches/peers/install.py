@@ -21,8 +21,8 @@ PACKAGES = {
         "intel-cmplr-lib-rt==2026.2.0",
         "tcmlib==1.6.0",
     ],
-    "torch": ["torch==2.9.1"],
     "tools": [],
+    "torch": ["torch==2.9.1"],
 }
 # What these need beside it, with their dependencies.
 ALSO = {
@@ -44,10 +44,10 @@ def install(name):
     print(f"peers: installing {wanted}", flush=True)
     run(sys.executable, "-m", "venv", "--clear", place)
     pip = [place / "bin/python", "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-    if PACKAGES[name]:
-        run(*pip, "--no-deps", *PACKAGES[name])
     if name in ALSO:
         run(*pip, *ALSO[name])
+    if PACKAGES[name]:
+        run(*pip, "--no-deps", *PACKAGES[name])
     if name == "torch":
         # PyTorch for processors alone is in no package index that everybody reaches.
         stand_ins.make(next(place.glob("lib/python3*/site-packages/torch/lib")), place / "stand-ins")
