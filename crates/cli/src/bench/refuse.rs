@@ -2,9 +2,9 @@ use std::fs::{self, OpenOptions};
 use std::path::Path;
 
 use bench::{Kind, LEAST_LIMIT_BYTES};
-use foldcast::Bytes;
 
 use super::options::Request;
+use super::sizes::short;
 
 /// What a rank takes beside its buffers: the program, the group's control memory.
 const RANK_BYTES: usize = 4 << 20;
@@ -42,11 +42,11 @@ fn check_memory(request: &Request, ranks: usize, available: usize) -> Result<(),
     let largest = request.cases.iter().max_by_key(|case| needed_for(case));
     match largest.map(|case| (case, needed_for(case))) {
         Some((case, needed)) if needed > available => {
-            let word = |bytes: usize| Bytes(u64::try_from(bytes).unwrap_or(u64::MAX));
+            let word = |bytes: usize| format!("{}.{} GiB", bytes >> 30, ((bytes >> 20) & 1023) * 10 / 1024);
             Err(format!(
-                "{ranks} ranks with {} each need {} of memory, buffers and windows together, and {} are available: ask \
+                "{ranks} ranks with {} bytes each need {} of memory, buffers and windows together, and {} are available: ask \
                  for smaller sizes or fewer ranks",
-                word(case.bytes),
+                short(case.bytes),
                 word(needed),
                 word(available)
             ))
