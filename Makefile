@@ -1,7 +1,7 @@
 # What a developer types. `make` alone lists it.
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rust test-python matrix release lint clean
+.PHONY: help setup demo test test-rust test-python matrix bench-peers release lint clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -27,6 +27,9 @@ matrix: setup ## the TensorFlow tests on old releases too (ARGS=--short: what CI
 
 release: setup ## the wheel to give away, for glibc 2.28 and newer, in dist/
 	ci/release-wheel.sh
+
+bench-peers: setup ## time Foldcast beside other libraries (ARGS=--quick: a look; benches/peers/README.md)
+	.venv/bin/python benches/peers/compare.py $(ARGS)
 
 lint: setup ## formatting, lints, documentation, lengths of files
 	ci/lint.sh
