@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod bench;
 mod products;
 mod run;
 
@@ -19,6 +20,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(run::Args),
+    Bench(bench::Args),
     Products(products::Args),
     #[command(hide = true)]
     Guard(run::guard::Args),
@@ -27,6 +29,7 @@ enum Command {
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run(args) => run::run(&args),
+        Command::Bench(args) => bench::bench(&args),
         Command::Products(args) => products::run(&args),
         Command::Guard(args) => run::guard::watch(&args),
     }
