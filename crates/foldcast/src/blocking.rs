@@ -51,11 +51,19 @@ impl GroupShared {
     ) -> Result<()> {
         let mut lane = lock(&self.unnamed);
         let lane = &mut *lane;
-        let preparer = lane.preparer.with_settings(self.world.settings());
+        let joined = self.joining.get();
+        let mut preparer = lane.preparer.with_settings(self.world.settings());
+        if let Some(joined) = joined {
+            preparer = preparer.with_terms(&joined.terms);
+        }
         let mut call = preparer.call(work, self.limits(options.timeout)).begun(begun);
-        let joined = match self.joining.get() {
+        let joined = match joined {
             Some(joined) => joined,
-            None => self.join(&mut call, options)?,
+            None => {
+                let joined = self.join(&mut call, options)?;
+                lane.preparer.with_terms(&joined.terms).renew(&mut call);
+                joined
+            }
         };
         let ground = self.ground(joined);
         if !ground.is_live() {
@@ -212,6 +220,11 @@ impl GroupShared {
             Some(joined) => joined,
             None => self.join(call, options)?,
         };
+        if !call.is_by(&joined.terms) {
+            let mut lane = lock(&self.named);
+            lane.agree(&joined.terms);
+            lane.preparer.renew(call);
+        }
         let ground = self.ground(joined);
         let mut patience = Patience::new(&self.world, &self.view.ranks, options.interrupt);
         let mut look = false;

@@ -6,6 +6,7 @@
 //! never taken for a world of one.
 
 use core::time::Duration;
+use std::path::PathBuf;
 
 use types::{Error, Product, Rank, Result};
 
@@ -71,6 +72,23 @@ pub struct Config {
     pub warn_after: Duration,
     /// The product whose limits hold. `FOLDCAST_PRODUCT`, `host`.
     pub product: Product,
+    /// Where the costs that decide between algorithms are. `FOLDCAST_COSTS`, the user's cache.
+    pub costs: CostsFrom,
+    /// The algorithm for every allreduce that it can do, in groups whose first member this rank is. `FOLDCAST_ALGO`, the
+    /// cheapest.
+    pub algorithm: Option<&'static str>,
+}
+
+/// Where the costs that decide between algorithms are. They matter in groups whose first member this rank is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum CostsFrom {
+    /// In the user's cache, if `foldcast tune` has put them there; else the built-in ones.
+    #[default]
+    Cache,
+    /// The built-in ones.
+    BuiltIn,
+    /// In this file, if there is one.
+    File(PathBuf),
 }
 
 /// Pairs of variables that give rank and number of ranks, the first that is set counts; others must agree.
@@ -149,7 +167,18 @@ impl Config {
             timeout: limit(env, "FOLDCAST_TIMEOUT", "HCCL_EXEC_TIMEOUT", 1800)?,
             warn_after: limit(env, "FOLDCAST_WARN_AFTER", "FOLDCAST_WARN_AFTER", 5)?.unwrap_or(Duration::MAX),
             product: product(env)?,
+            costs: costs(env)?,
+            algorithm: algorithm(env)?,
         })
+    }
+
+    /// Where the process's environment says that costs are, and the algorithm that it forces.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] naming the variable, its value and what is allowed.
+    pub fn choice_from_env() -> Result<(CostsFrom, Option<&'static str>)> {
+        let env = &|name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        Ok((costs(env)?, algorithm(env)?))
     }
 }
 
@@ -159,6 +188,27 @@ fn product(env: Env<'_>) -> Result<Product> {
     const NAME: &str = "FOLDCAST_PRODUCT";
     let Some(text) = env(NAME) else { return Ok(Product::default()) };
     text.parse().map_err(|_| Error::invalid(NAME, Product::expected(), format!("{text:?}")))
+}
+
+fn costs(env: Env<'_>) -> Result<CostsFrom> {
+    const NAME: &str = "FOLDCAST_COSTS";
+    match env(NAME) {
+        None => Ok(CostsFrom::Cache),
+        Some(text) if text == "off" => Ok(CostsFrom::BuiltIn),
+        // Without a slash it is rather a word that is meant as a switch.
+        Some(text) if text.contains('/') => Ok(CostsFrom::File(text.into())),
+        Some(text) => Err(Error::invalid(NAME, "the path of a file, with a slash in it, or off", format!("{text:?}"))),
+    }
+}
+
+fn algorithm(env: Env<'_>) -> Result<Option<&'static str>> {
+    const NAME: &str = "FOLDCAST_ALGO";
+    let Some(text) = env(NAME) else { return Ok(None) };
+    let names = plan::all_reduce_algorithms();
+    match names.iter().find(|name| **name == text) {
+        Some(name) => Ok(Some(name)),
+        None => Err(Error::invalid(NAME, format!("one of {}", names.join(", ")), format!("{text:?}"))),
+    }
 }
 
 fn number(env: Env<'_>, name: &str) -> Result<Option<usize>> {
@@ -350,6 +400,25 @@ mod tests {
         let text = refusal(&[("FOLDCAST_PRODUCT", "atlas-900")]);
         assert!(text.contains("FOLDCAST_PRODUCT") && text.contains("\"atlas-900\""), "{text}");
         assert!(Product::ALL.iter().all(|product| text.contains(product.name())), "{text}");
+    }
+
+    #[test]
+    fn costs_and_algorithm_are_checked() {
+        let config = read(&[]).unwrap();
+        assert_eq!((config.costs, config.algorithm), (CostsFrom::Cache, None));
+        assert_eq!(read(&[("FOLDCAST_COSTS", "off")]).unwrap().costs, CostsFrom::BuiltIn);
+        assert_eq!(read(&[("FOLDCAST_COSTS", "./x")]).unwrap().costs, CostsFrom::File("./x".into()));
+        for word in ["on", "OFF", "0", "costs.json"] {
+            let text = refusal(&[("FOLDCAST_COSTS", word)]);
+            assert!(text.contains("FOLDCAST_COSTS") && text.contains(word) && text.contains("or off"), "{text}");
+        }
+        for name in plan::all_reduce_algorithms() {
+            assert_eq!(read(&[("FOLDCAST_ALGO", name)]).unwrap().algorithm, Some(name));
+        }
+        for word in ["ring", "broadcast", "Flat"] {
+            let text = refusal(&[("FOLDCAST_ALGO", word)]);
+            assert!(text.contains("FOLDCAST_ALGO") && text.contains(word) && text.contains("one_shot"), "{text}");
+        }
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod check;
 mod collectives;
 mod communicator;
 mod config;
+pub mod costs;
 mod element;
 mod fused;
 mod group;
@@ -33,11 +34,12 @@ mod wait;
 mod world;
 
 pub use communicator::{Communicator, InitOptions};
-pub use config::{Config, Timeout};
+pub use config::{Config, CostsFrom, Timeout};
 pub use element::{Element, bytes_of, bytes_of_mut};
 pub use engine::{Completion, OwnedBuffers};
 pub use fused::CompletionMany;
 pub use group::{CallOptions, Group};
+pub use plan as plans;
 pub use shm::launcher as launch;
 pub use types::error;
 pub use types::{
