@@ -5,8 +5,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod explain;
 mod products;
 mod run;
+mod tune;
 
 /// AllReduce and friends on ordinary machines.
 #[derive(Parser)]
@@ -20,6 +22,8 @@ struct Cli {
 enum Command {
     Run(run::Args),
     Products(products::Args),
+    Explain(explain::Args),
+    Tune(tune::Args),
     #[command(hide = true)]
     Guard(run::guard::Args),
 }
@@ -28,6 +32,8 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run(args) => run::run(&args),
         Command::Products(args) => products::run(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Tune(args) => tune::run(&args),
         Command::Guard(args) => run::guard::watch(&args),
     }
 }

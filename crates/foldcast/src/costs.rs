@@ -104,34 +104,33 @@ pub struct Costs {
     pub constants: Constants,
     /// The file that they are from; `None` if they are the built-in ones.
     pub file: Option<PathBuf>,
+    /// Why the file is not used that was asked for, or that is there.
+    pub complaint: Option<String>,
 }
 
-/// This machine's costs: from the file, else the built-in ones. A file that is there and of no use is warned of.
+/// This machine's costs: from the file, else the built-in ones.
 #[must_use]
 pub fn load(from: &CostsFrom) -> Costs {
-    let built_in = Costs { constants: Constants::default(), file: None };
+    let built_in = |complaint| Costs { constants: Constants::default(), file: None, complaint };
     let machine = Machine::here();
-    let Some(path) = path(from, &machine) else { return built_in };
-    match read(&path, &machine) {
-        Ok(Some(constants)) => Costs { constants, file: Some(path) },
-        Ok(None) if *from == CostsFrom::Cache => built_in,
-        Ok(None) => {
-            log::warn!("{} is not there: the built-in costs are used; `foldcast tune` makes it", path.display());
-            built_in
-        }
-        Err(why) => {
-            log::warn!(
-                "{} is of no use ({why}): the built-in costs are used; `foldcast tune` makes it anew",
-                path.display()
-            );
-            built_in
-        }
-    }
+    let Some(path) = path(from, &machine) else { return built_in(None) };
+    let why = match read(&path, &machine) {
+        Ok(Some(constants)) => return Costs { constants, file: Some(path), complaint: None },
+        Ok(None) if *from == CostsFrom::Cache => return built_in(None),
+        Ok(None) => "is not there".to_owned(),
+        Err(why) => format!("is of no use ({why})"),
+    };
+    let advice = "the built-in costs are used; `foldcast tune` makes it anew";
+    built_in(Some(format!("the file {} {why}: {advice}", path.display())))
 }
 
 /// What decides between algorithms in groups whose first member this process is.
 pub(crate) fn choice(from: &CostsFrom, forced: Option<&'static str>) -> Choice {
-    Choice { constants: load(from).constants, forced }
+    let costs = load(from);
+    if let Some(complaint) = costs.complaint {
+        log::warn!("{complaint}");
+    }
+    Choice { constants: costs.constants, forced }
 }
 
 /// The costs in a file; `None` if there is no file. The error says why they are of no use.
@@ -174,33 +173,56 @@ fn print(constants: &Constants, machine: &Machine) -> String {
     format!("{:#}\n", json!({ "format": FORMAT, "cpu": cpu, "cores": cores, "constants": constants }))
 }
 
+const ADVICE: &str = "name a file by FOLDCAST_COSTS=PATH, in a directory that can be written";
+
+fn target(from: &CostsFrom, machine: &Machine) -> Result<PathBuf> {
+    path(from, machine).ok_or_else(|| {
+        let why = "neither XDG_CACHE_HOME nor HOME says where the cache is, or FOLDCAST_COSTS is off";
+        Error::resource("a file for the costs", why, ADVICE)
+    })
+}
+
+fn refused(path: &Path, error: &io::Error) -> Error {
+    Error::resource(format!("the file {}", path.display()), error, ADVICE)
+}
+
+/// Whether [`store`] will be able to keep costs; makes the directory for them.
+///
+/// # Errors
+/// As [`store`].
+pub fn check_store(from: &CostsFrom) -> Result<()> {
+    let path = target(from, &Machine::here())?;
+    let tried = unfinished(&path).and_then(|part| File::create(&part).and_then(|_| fs::remove_file(&part)));
+    tried.map_err(|error| refused(&path, &error))
+}
+
 /// Keeps this machine's costs where [`load`] finds them; returns the file. It is there all at once or not at all.
 ///
 /// # Errors
 /// [`Error::Resource`] if the file cannot be written, or nobody says where.
 pub fn store(constants: &Constants, from: &CostsFrom) -> Result<PathBuf> {
-    const ADVICE: &str = "name a file by FOLDCAST_COSTS=PATH, in a directory that can be written";
     let machine = Machine::here();
-    let path = path(from, &machine).ok_or_else(|| {
-        let why = "neither XDG_CACHE_HOME nor HOME says where the cache is, or FOLDCAST_COSTS is off";
-        Error::resource("a file for the costs", why, ADVICE)
-    })?;
-    write(&path, &print(constants, &machine))
-        .map_err(|error| Error::resource(format!("the file {}", path.display()), error, ADVICE))?;
+    let path = target(from, &machine)?;
+    write(&path, &print(constants, &machine)).map_err(|error| refused(&path, &error))?;
     Ok(path)
 }
 
-fn write(path: &Path, text: &str) -> io::Result<()> {
+/// Where the file is written before it gets its name: in the same directory, which this makes, so that the rename is one
+/// step; with the process's number, so that two never share it.
+fn unfinished(path: &Path) -> io::Result<PathBuf> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(directory)?;
-    // In the same directory, so that the rename is one step; with the process's number, so that two never share it.
-    let unfinished = directory.join(format!(".costs-{}.part", std::process::id()));
-    let written = File::create(&unfinished).and_then(|mut file| {
+    Ok(directory.join(format!(".costs-{}.part", std::process::id())))
+}
+
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    let part = unfinished(path)?;
+    let written = File::create(&part).and_then(|mut file| {
         file.write_all(text.as_bytes())?;
         file.sync_all()
     });
-    written.and_then(|()| fs::rename(&unfinished, path)).inspect_err(|_| {
-        let _ = fs::remove_file(&unfinished);
+    written.and_then(|()| fs::rename(&part, path)).inspect_err(|_| {
+        let _ = fs::remove_file(&part);
     })
 }
 

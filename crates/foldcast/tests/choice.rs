@@ -88,7 +88,9 @@ fn the_first_members_costs_hold_for_all() {
         costs::store(&Constants { signal_us, ..Constants::default() }, &file).expect("a file");
         if rank == 2 {
             std::fs::write(self::file(rank), "{").expect("a file");
-            assert_eq!(costs::load(&file).constants, Constants::default());
+            let costs = costs::load(&file);
+            assert_eq!((costs.constants, costs.file), (Constants::default(), None));
+            assert!(costs.complaint.is_some_and(|complaint| complaint.contains("of no use")));
         }
         let again = with_settings(communicator, file, None);
         call_in_every_way(&again, 0);

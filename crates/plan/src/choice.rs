@@ -36,6 +36,19 @@ impl Choice {
         self.forced.and_then(algorithm).filter(|algorithm| algorithm.applies(shape))
     }
 
+    /// Where, over all doublings of an allreduce from 8 B to 256 MiB, the predicted time grows most: the size before, and the
+    /// factor.
+    #[must_use]
+    pub fn largest_step(&self, ranks: usize) -> (usize, f64) {
+        let time = |bytes: usize| {
+            let shape = Shape::all_reduce(ranks, bytes, 4);
+            self.select(&shape).cost(&shape, &self.constants)
+        };
+        let sizes = (3..28).map(|exponent| 1 << exponent);
+        let steps = sizes.map(|bytes| (bytes, time(2 * bytes) / time(bytes)));
+        steps.max_by(|(_, a), (_, b)| a.total_cmp(b)).expect("the range has sizes")
+    }
+
     /// The choice as bytes, for the other ranks.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {

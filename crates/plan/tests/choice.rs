@@ -77,6 +77,10 @@ fn check_for_cliffs(constants: Constants) {
 #[test]
 fn predicted_times_have_no_cliff() {
     check_for_cliffs(Constants::default());
+    for ranks in 2..=17 {
+        let (bytes, factor) = Choice::default().largest_step(ranks);
+        assert!((1.5..3.0).contains(&factor), "{ranks} ranks: {factor} from {bytes} bytes on");
+    }
 }
 
 proptest! {
