@@ -83,6 +83,7 @@ impl NamedLane {
     }
 
     /// Makes all plans by these terms, those of the lane's own calls included. To be done before the first poll.
+    #[inline]
     pub fn agree(&mut self, terms: &Arc<Terms>) {
         if !self.preparer.changes_to(terms) {
             return;

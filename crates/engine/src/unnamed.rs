@@ -36,6 +36,7 @@ impl UnnamedLane {
     }
 
     /// Makes all plans by these terms, those of the calls that wait included. To be done before the first poll.
+    #[inline]
     pub fn agree(&mut self, terms: &Arc<Terms>) {
         if !self.preparer.changes_to(terms) {
             return;

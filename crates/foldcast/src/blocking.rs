@@ -52,16 +52,17 @@ impl GroupShared {
         let mut lane = lock(&self.unnamed);
         let lane = &mut *lane;
         let joined = self.joining.get();
-        let mut preparer = lane.preparer.with_settings(self.world.settings());
         if let Some(joined) = joined {
-            preparer = preparer.with_terms(&joined.terms);
+            lane.agree(&joined.terms);
         }
+        let preparer = lane.preparer.with_settings(self.world.settings());
         let mut call = preparer.call(work, self.limits(options.timeout)).begun(begun);
         let joined = match joined {
             Some(joined) => joined,
             None => {
                 let joined = self.join(&mut call, options)?;
-                lane.preparer.with_terms(&joined.terms).renew(&mut call);
+                lane.agree(&joined.terms);
+                lane.preparer.renew(&mut call);
                 joined
             }
         };

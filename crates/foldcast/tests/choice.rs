@@ -19,7 +19,8 @@ fn with_settings(communicator: &Communicator, costs: CostsFrom, algorithm: Optio
 /// Every way of calling, before the members have met and afterwards.
 fn call_in_every_way(communicator: &Communicator, first: usize) {
     let group = communicator.world();
-    let ways: [&dyn Fn(&[f32]) -> Vec<f32>; 4] = [
+    type Way<'a> = &'a dyn Fn(&[f32]) -> Vec<f32>;
+    let ways: [Way<'_>; 4] = [
         &|input| sum(&group, input, &CallOptions::default()).expect("blocking"),
         &|input| sum(&group, input, &named("a")).expect("named"),
         &|input| wait(&submit(&group, input.to_vec(), &CallOptions::default()).expect("submitted")).expect("ended"),
