@@ -10,6 +10,7 @@ use pyo3::sync::GILOnceCell;
 use pyo3::types::PyTuple;
 
 use crate::call::written;
+use crate::pool;
 
 /// numpy gives type numbers from here on to the types of other packages, such as bfloat16.
 const FIRST_USER_TYPE: i32 = 256;
@@ -79,7 +80,7 @@ impl<'py> Prepared<'py> {
             Err(error) => return Ok(Err(error)),
         };
         let output = match out {
-            None => empty_like(py, &input)?,
+            None => empty_like(py, &input, bytes)?,
             Some(out) => match check_output(py, &input, dtype, bytes, out)? {
                 Ok(output) => output,
                 Err(error) => return Ok(Err(error)),
@@ -242,7 +243,17 @@ fn is_writeable(array: &Bound<'_, PyUntypedArray>) -> bool {
     flags & npyffi::NPY_ARRAY_WRITEABLE != 0
 }
 
-fn empty_like<'py>(py: Python<'py>, array: &Bound<'py, PyUntypedArray>) -> PyResult<Bound<'py, PyUntypedArray>> {
+/// A new array in C order of the shape and dtype of `array`, which has so many bytes.
+fn empty_like<'py>(
+    py: Python<'py>,
+    array: &Bound<'py, PyUntypedArray>,
+    bytes: usize,
+) -> PyResult<Bound<'py, PyUntypedArray>> {
+    if bytes >= pool::LEAST_BYTES
+        && let Some(made) = pool::array(py, array, bytes)?
+    {
+        return Ok(made.downcast_into::<PyUntypedArray>()?);
+    }
     let extents = array.shape();
     let ndim =
         i32::try_from(extents.len()).map_err(|error| pyo3::exceptions::PyValueError::new_err(error.to_string()))?;

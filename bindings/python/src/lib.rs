@@ -1,6 +1,7 @@
 //! The Python module `foldcast._foldcast`: the numpy face, and the one engine of the process.
 //!
 //! * `array` turns what a caller gave into buffers, or refuses it;
+//! * `pool` keeps the memory of results for the next ones;
 //! * `call` runs a blocking call with the GIL released, `handle` an asynchronous one;
 //! * `state` owns the communicator of the process from `init` to the interpreter's exit;
 //! * `product` is the choice of a product, and the table of what each takes;
@@ -15,6 +16,7 @@ mod call;
 mod group;
 mod handle;
 mod logger;
+mod pool;
 mod product;
 mod raise;
 mod state;
@@ -48,5 +50,6 @@ fn _foldcast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(product::products, module)?)?;
     module.add_function(wrap_pyfunction!(product::check_product, module)?)?;
     module.add_function(wrap_pyfunction!(bridge::table_address, module)?)?;
+    module.add_function(wrap_pyfunction!(pool::idle, module)?)?;
     Ok(())
 }

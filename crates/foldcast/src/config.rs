@@ -77,6 +77,9 @@ pub struct Config {
     /// The algorithm for every allreduce that it can do, in groups whose first member this rank is. `FOLDCAST_ALGO`, the
     /// cheapest.
     pub algorithm: Option<&'static str>,
+    /// How many bytes of results that nobody holds any more a front end may keep for the next ones. `FOLDCAST_POOL_BYTES`,
+    /// 256 MiB.
+    pub pool_bytes: usize,
 }
 
 /// Where the costs that decide between algorithms are. They matter in groups whose first member this rank is.
@@ -169,6 +172,7 @@ impl Config {
             product: product(env)?,
             costs: costs(env)?,
             algorithm: algorithm(env)?,
+            pool_bytes: number(env, "FOLDCAST_POOL_BYTES")?.unwrap_or(256 << 20),
         })
     }
 
@@ -412,6 +416,8 @@ mod tests {
             let text = refusal(&[("FOLDCAST_COSTS", word)]);
             assert!(text.contains("FOLDCAST_COSTS") && text.contains(word) && text.contains("or off"), "{text}");
         }
+        assert_eq!((config.pool_bytes, read(&[("FOLDCAST_POOL_BYTES", "0")]).unwrap().pool_bytes), (256 << 20, 0));
+        assert!(refusal(&[("FOLDCAST_POOL_BYTES", "1G")]).contains("\"1G\""));
         for name in plan::all_reduce_algorithms() {
             assert_eq!(read(&[("FOLDCAST_ALGO", name)]).unwrap().algorithm, Some(name));
         }
