@@ -1,7 +1,7 @@
 # What a developer types. `make` alone lists it.
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rust test-python matrix lint clean
+.PHONY: help setup demo test test-rust test-python matrix instructions soak cliffs lint clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -24,6 +24,15 @@ test-python: setup ## the Python tests (ARGS="-k async" and the like go to pytes
 
 matrix: setup ## the TensorFlow tests on old releases too (ARGS=--short: those of one process)
 	ci/tensorflow-matrix.sh $(ARGS)
+
+instructions: ## instruction counts of kernels and small calls against those kept (ARGS=--update: keep these)
+	ci/instructions.sh $(ARGS)
+
+soak: ## random calls on 2 to 8 ranks, every element checked (ARGS=100000: so many)
+	ci/soak.sh $(ARGS)
+
+cliffs: ## measure that twice the bytes take at most three times as long (ARGS="2 4": on so many ranks)
+	ci/cliffs.sh $(ARGS)
 
 lint: setup ## formatting, lints, documentation, lengths of files
 	ci/lint.sh
