@@ -1,7 +1,7 @@
 # What a developer types. `make` alone lists it.
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rust test-python matrix instructions soak cliffs lint clean
+.PHONY: help setup demo test test-rust test-python matrix bench-peers release lint clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -22,7 +22,7 @@ test-rust: ## the Rust tests
 test-python: setup ## the Python tests (ARGS="-k async" and the like go to pytest)
 	ci/test-python.sh $(ARGS)
 
-matrix: setup ## the TensorFlow tests on old releases too (ARGS=--short: those of one process)
+matrix: setup ## the TensorFlow tests on old releases too (ARGS=--short: what CI runs)
 	ci/tensorflow-matrix.sh $(ARGS)
 
 instructions: ## instruction counts of kernels and small calls against those kept (ARGS=--update: keep these)
@@ -34,8 +34,14 @@ soak: ## random calls on 2 to 8 ranks, every element checked (ARGS=100000: so ma
 cliffs: ## measure that twice the bytes take at most three times as long (ARGS="2 4": on so many ranks)
 	ci/cliffs.sh $(ARGS)
 
+release: setup ## the wheel to give away, for glibc 2.28 and newer, in dist/
+	ci/release-wheel.sh
+
+bench-peers: setup ## time Foldcast beside other libraries (ARGS=--quick: a look; benches/peers/README.md)
+	.venv/bin/python benches/peers/compare.py $(ARGS)
+
 lint: setup ## formatting, lints, documentation, lengths of files
 	ci/lint.sh
 
 clean: ## remove what the other targets made
-	rm -rf .venv build target
+	rm -rf .venv build dist target

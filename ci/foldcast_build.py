@@ -2,10 +2,14 @@
 
 One wheel holds three things that cargo makes: the extension module (maturin's part), the TensorFlow op library, and
 the command ``foldcast``. ``python ci/foldcast_build.py DIRECTORY`` makes the wheel without pip.
+
+All three need the glibc of the machine that they are built on, or a newer one. With ``FOLDCAST_BUILD_GLIBC=2.28`` they
+are linked against that version instead, by zig as the linker (see ``ci/release-wheel.sh``).
 """
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -19,6 +23,9 @@ STAGED = {
     "foldcast": "build/foldcast.data/scripts/foldcast",
     "libfoldcast_tensorflow.so": "build/foldcast.data/platlib/foldcast/libfoldcast_tensorflow.so",
 }
+# The oldest glibc that what is built must work with; empty for that of this machine.
+GLIBC = os.environ.get("FOLDCAST_BUILD_GLIBC", "")
+TARGET = f"{platform.machine()}-unknown-linux-gnu"
 # Equal content gives an equal wheel, byte for byte: 1980-01-01, the first time that zip files know.
 os.environ.setdefault("SOURCE_DATE_EPOCH", "315532800")
 
@@ -29,6 +36,9 @@ build_sdist = maturin.build_sdist
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     _stage()
+    if GLIBC:
+        tag = "manylinux_" + GLIBC.replace(".", "_")
+        config_settings = {"build-args": f"--zig --target {TARGET} --compatibility {tag}"}
     return maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
 
 
@@ -39,13 +49,15 @@ def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
 
 
 def _stage():
-    command = ["cargo", "build", "--release", "--locked", "-p", "foldcast-cli", "-p", "foldcast-tensorflow"]
+    build = ["zigbuild", "--target", f"{TARGET}.{GLIBC}"] if GLIBC else ["build"]
+    command = ["cargo", *build, "--release", "--locked", "-p", "foldcast-cli", "-p", "foldcast-tensorflow"]
     subprocess.run(command, cwd=ROOT, check=True)
     metadata = ["cargo", "metadata", "--no-deps", "--format-version", "1"]
     target = json.loads(subprocess.run(metadata, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)
     for name, place in STAGED.items():
         (ROOT / place).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(Path(target["target_directory"]) / "release" / name, ROOT / place)
+        built = Path(target["target_directory"]) / (TARGET if GLIBC else "") / "release"
+        shutil.copy2(built / name, ROOT / place)
 
 
 if __name__ == "__main__":

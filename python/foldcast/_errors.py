@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Optional, Type, TypeVar
 
 _ATTRIBUTES = ("rank", "op", "tag", "group", "field", "expected", "got", "elapsed")
+
+
+_Error = TypeVar("_Error", bound="FoldcastError")
 
 
 class FoldcastError(RuntimeError):
@@ -30,21 +33,28 @@ class FoldcastError(RuntimeError):
     An attribute is None where it does not apply.
     """
 
-    rank: Optional[int]
-    op: Optional[str]
-    tag: Optional[str]
-    group: Optional[str]
-    field: Optional[str]
-    expected: Optional[str]
-    got: Optional[str]
-    elapsed: Optional[float]
+    rank: Optional[int] = None
+    op: Optional[str] = None
+    tag: Optional[str] = None
+    group: Optional[str] = None
+    field: Optional[str] = None
+    expected: Optional[str] = None
+    got: Optional[str] = None
+    elapsed: Optional[float] = None
 
-    def __init__(self, message: str = "", **attributes: Any) -> None:
-        super().__init__(message)
-        for name in _ATTRIBUTES:
-            setattr(self, name, attributes.pop(name, None))
-        if attributes:
-            raise TypeError(f"unknown attributes of an exception: {', '.join(sorted(attributes))}")
+    # AutoGraph raises an error from inside a tf.function anew, with its place in the user's code, in the error's own class
+    # only if that class is made like `Exception` itself; any other becomes a StagingError, which no ``except`` expects.
+    __init__ = Exception.__init__
+
+    @classmethod
+    def about(cls: Type[_Error], message: str, **attributes: Any) -> _Error:
+        """An exception with attributes."""
+        error = cls(message)
+        for name, value in attributes.items():
+            if name not in _ATTRIBUTES:
+                raise TypeError(f"unknown attribute of an exception: {name}")
+            setattr(error, name, value)
+        return error
 
     def __reduce__(self) -> Any:
         # A pool of processes sends exceptions by pickle: the attributes go along.

@@ -1,6 +1,6 @@
 """Types of the compiled module. Its docstrings are at run time: ``help(foldcast.allreduce)``."""
 
-from typing import Any, Dict, Iterable, List, Literal, Optional, Tuple, Union
+from typing import Any, Dict, Iterable, List, Literal, Optional, Sequence, Tuple, Union
 
 from numpy import ndarray
 from numpy.typing import ArrayLike
@@ -12,9 +12,9 @@ _Array = Union[ArrayLike, Any]  # Any: whatever has __dlpack__
 _Reduction = Literal["sum", "max", "min", "prod"]
 
 class Handle:
-    """A running allreduce."""
+    """A running call."""
 
-    def wait(self, timeout: Optional[float] = None) -> ndarray: ...
+    def wait(self, timeout: Optional[float] = None) -> Any: ...  # ndarray, or a list of them
     def done(self) -> bool: ...
 
 class Group:
@@ -41,6 +41,59 @@ class Group:
         self,
         array: _Array,
         reduction: _Reduction = "sum",
+        *,
+        out: Optional[ndarray] = None,
+        name: Optional[str] = None,
+        timeout: Optional[float] = None,
+    ) -> Handle: ...
+    def allreduce_fused(
+        self,
+        arrays: Iterable[_Array],
+        reduction: _Reduction = "sum",
+        *,
+        out: Optional[Iterable[ndarray]] = None,
+        name: Optional[str] = None,
+        timeout: Optional[float] = None,
+    ) -> List[ndarray]: ...
+    def allreduce_fused_async(
+        self,
+        arrays: Iterable[_Array],
+        reduction: _Reduction = "sum",
+        *,
+        out: Optional[Iterable[ndarray]] = None,
+        name: Optional[str] = None,
+        timeout: Optional[float] = None,
+    ) -> Handle: ...
+    def broadcast(
+        self,
+        array: _Array,
+        root: int = 0,
+        *,
+        out: Optional[ndarray] = None,
+        name: Optional[str] = None,
+        timeout: Optional[float] = None,
+    ) -> ndarray: ...
+    def broadcast_async(
+        self,
+        array: _Array,
+        root: int = 0,
+        *,
+        out: Optional[ndarray] = None,
+        name: Optional[str] = None,
+        timeout: Optional[float] = None,
+    ) -> Handle: ...
+    def allgather(
+        self,
+        array: _Array,
+        *,
+        equal: bool = True,
+        out: Optional[ndarray] = None,
+        name: Optional[str] = None,
+        timeout: Optional[float] = None,
+    ) -> ndarray: ...
+    def allgather_async(
+        self,
+        array: _Array,
         *,
         out: Optional[ndarray] = None,
         name: Optional[str] = None,
@@ -74,6 +127,59 @@ def allreduce_async(
     name: Optional[str] = None,
     timeout: Optional[float] = None,
 ) -> Handle: ...
+def allreduce_fused(
+    arrays: Iterable[_Array],
+    reduction: _Reduction = "sum",
+    *,
+    out: Optional[Iterable[ndarray]] = None,
+    group: Union[None, str, Group] = None,
+    name: Optional[str] = None,
+    timeout: Optional[float] = None,
+) -> List[ndarray]: ...
+def allreduce_fused_async(
+    arrays: Iterable[_Array],
+    reduction: _Reduction = "sum",
+    *,
+    out: Optional[Iterable[ndarray]] = None,
+    group: Union[None, str, Group] = None,
+    name: Optional[str] = None,
+    timeout: Optional[float] = None,
+) -> Handle: ...
+def broadcast(
+    array: _Array,
+    root: int = 0,
+    *,
+    out: Optional[ndarray] = None,
+    group: Union[None, str, Group] = None,
+    name: Optional[str] = None,
+    timeout: Optional[float] = None,
+) -> ndarray: ...
+def broadcast_async(
+    array: _Array,
+    root: int = 0,
+    *,
+    out: Optional[ndarray] = None,
+    group: Union[None, str, Group] = None,
+    name: Optional[str] = None,
+    timeout: Optional[float] = None,
+) -> Handle: ...
+def allgather(
+    array: _Array,
+    *,
+    equal: bool = True,
+    out: Optional[ndarray] = None,
+    group: Union[None, str, Group] = None,
+    name: Optional[str] = None,
+    timeout: Optional[float] = None,
+) -> ndarray: ...
+def allgather_async(
+    array: _Array,
+    *,
+    out: Optional[ndarray] = None,
+    group: Union[None, str, Group] = None,
+    name: Optional[str] = None,
+    timeout: Optional[float] = None,
+) -> Handle: ...
 def barrier(group: Union[None, str, Group] = None, timeout: Optional[float] = None) -> None: ...
 def new_group(ranks: Iterable[int], name: Optional[str] = None) -> Group: ...
 def group(name: str) -> Group: ...
@@ -83,6 +189,7 @@ def set_product(name: str) -> None: ...
 def product() -> str: ...
 def products() -> List[Dict[str, Any]]: ...
 def _check_product(dtype: str, reduction: str) -> Optional[Tuple[str, str, str]]: ...
+def _set_split_strategy(group: str, by_index: Optional[Sequence[int]], by_size: Optional[Sequence[float]]) -> None: ...
 def table_address() -> int: ...
 def _at_exit() -> None: ...
 def _pool() -> Tuple[int, int]: ...

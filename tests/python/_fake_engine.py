@@ -11,6 +11,7 @@ import queue
 import threading
 
 import numpy as np
+from foldcast import _foldcast
 
 _DTYPE_NAMES = "int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64".split()
 
@@ -45,7 +46,29 @@ class _Call(ctypes.Structure):
     ]
 
 
+class _Member(ctypes.Structure):
+    _fields_ = [("input", ctypes.c_void_p), ("output", ctypes.c_void_p), ("bytes", ctypes.c_uint64)]
+
+
+class _ListCall(ctypes.Structure):
+    _fields_ = [
+        ("dtype", ctypes.c_uint32),
+        ("reduction", ctypes.c_uint32),
+        ("group", ctypes.c_void_p),
+        ("group_len", ctypes.c_size_t),
+        ("tag", ctypes.c_void_p),
+        ("tag_len", ctypes.c_size_t),
+        ("names", ctypes.c_void_p),
+        ("names_len", ctypes.c_size_t),
+        ("members", ctypes.POINTER(_Member)),
+        ("count", ctypes.c_size_t),
+        ("user", ctypes.c_void_p),
+        ("done", ctypes.c_void_p),
+    ]
+
+
 _SUBMIT = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Call))
+_SUBMIT_LIST = ctypes.CFUNCTYPE(None, ctypes.POINTER(_ListCall))
 
 
 class _Table(ctypes.Structure):
@@ -54,10 +77,13 @@ class _Table(ctypes.Structure):
         ("size", ctypes.c_uint32),
         ("submit", _SUBMIT),
         ("split", ctypes.c_void_p),
+        ("submit_list", _SUBMIT_LIST),
+        ("moves", ctypes.c_void_p),
     ]
 
 
-Submission = collections.namedtuple("Submission", "tag group dtype reduction bytes in_place thread")
+# `names` are those of a list call's members, None for a single call; `bytes` is of all members, `in_place` says whether all are.
+Submission = collections.namedtuple("Submission", "tag group dtype reduction bytes in_place thread names")
 
 
 def _dtype(code):
@@ -92,7 +118,11 @@ class FakeEngine:
         self._lock = threading.Lock()
         self._queue = queue.SimpleQueue()
         self._submit = _SUBMIT(self._submitted)  # Kept: the table only has its address.
-        self.table = _Table(2, ctypes.sizeof(_Table), self._submit, None)
+        self._submit_list = _SUBMIT_LIST(self._submitted_list)
+        # Gradients are split as the real engine does it, and what is moved goes there.
+        real = _Table.from_address(_foldcast.table_address())
+        own = (self._submit, real.split, self._submit_list, real.moves)
+        self.table = _Table(_foldcast.table_version, ctypes.sizeof(_Table), *own)
         self._thread = threading.Thread(target=self._work, name="fake engine", daemon=True)
         self._thread.start()
 
@@ -111,7 +141,6 @@ class FakeEngine:
     @contextlib.contextmanager
     def attached(self):
         """The op library uses this engine inside the block, and the real one afterwards."""
-        from foldcast import _foldcast
         from foldcast.tensorflow._library import LIBRARY
 
         LIBRARY.attach(ctypes.addressof(self.table))
@@ -126,17 +155,26 @@ class FakeEngine:
 
     def _submitted(self, pointer):
         call = pointer.contents
+        self._take(call, [(call.input, call.output, call.bytes)], None)
+
+    def _submitted_list(self, pointer):
+        call = pointer.contents
+        members = [(member.input, member.output, member.bytes) for member in call.members[: call.count]]
+        self._take(call, members, ctypes.string_at(call.names, call.names_len).decode().splitlines())
+
+    def _take(self, call, members, names):
         submission = Submission(
             tag=ctypes.string_at(call.tag, call.tag_len).decode(),
             group=ctypes.string_at(call.group, call.group_len).decode(),
             dtype=_dtype(call.dtype).name,
             reduction={1: "sum", 2: "max", 3: "min", 4: "prod"}[call.reduction],
-            bytes=call.bytes,
-            in_place=call.input == call.output,
+            bytes=sum(size for _, _, size in members),
+            in_place=all(source == target for source, target, _ in members),
             thread=threading.get_ident(),
+            names=names,
         )
         # The struct is the caller's and gone after this function: take everything now.
-        work = (submission, _dtype(call.dtype), call.input, call.output, call.bytes, call.user, _DONE(call.done))
+        work = (submission, _dtype(call.dtype), members, call.user, _DONE(call.done))
         if self.inline:
             self.submissions.append(submission)
             self._end(work)
@@ -164,14 +202,15 @@ class FakeEngine:
             self._end(work)
 
     def _end(self, work):
-        submission, dtype, source, target, size, user, done = work
+        submission, dtype, members, user, done = work
         failure = self.fail(submission)
         if failure is not None:
             code, message = failure
             message = message.encode()
             done(user, CODES[code], message, len(message))
             return
-        result = _array(target, size, dtype)
-        with np.errstate(all="ignore"):
-            result[:] = _array(source, size, dtype) * np.asarray(2, dtype)
+        for source, target, size in members:
+            result = _array(target, size, dtype)
+            with np.errstate(all="ignore"):
+                result[:] = _array(source, size, dtype) * np.asarray(2, dtype)
         done(user, 0, None, 0)

@@ -12,10 +12,6 @@ import time
 
 import pytest
 
-# Fusion is off unless asked for. It is on in the tests, here and in their ranks, because what it must not change is all
-# that they check.
-os.environ.setdefault("FOLDCAST_TENSORFLOW_FUSION", "1")
-
 HERE = pathlib.Path(__file__).resolve().parent
 LAUNCHER = pathlib.Path(sys.executable).parent / "foldcast"
 # Variables by which a rank is told who it is: a job of a test must not see those of another job.

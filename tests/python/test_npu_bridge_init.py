@@ -1,7 +1,39 @@
 """npu_bridge.npu_init and what it gathers: configurations, and the ops and functions that start and end the system."""
 
 import ast
+import importlib
 import pathlib
+import sys
+
+# What scripts get by `from npu_bridge.npu_init import *`, on every TensorFlow.
+NAMES = """
+    DumpConfig ExperimentalConfig ExponentialUpdateLossScaleManager FixedLossScaleManager KerasDistributeOptimizer
+    MemoryConfig NPUBroadcastGlobalVariablesCallback NPUBroadcastGlobalVariablesHook NPUCheckpointSaverHook
+    NPUDistributedOptimizer NPUEstimator NPUEstimatorSpec NPULossScaleOptimizer NPUOptimizer NPURunConfig NpuEmptyHook
+    ProfilingConfig RewriterConfig broadcast_global_variables close_session config_pb2 create_group destroy_group
+    get_group_rank_from_world_rank get_local_rank_id get_local_rank_size get_npu_local_rank_id get_npu_local_rank_size
+    get_npu_rank_id get_npu_rank_size get_rank_id get_rank_size get_world_rank_from_group_rank hccl_ops init_resource
+    npu_allreduce npu_callbacks_append npu_config_proto npu_distributed_optimizer_wrapper npu_hooks_append
+    npu_keras_optimizer npu_ops npu_optimizer npu_run_config_init npu_scope npu_tf_optimizer npu_unary_ops os
+    rewriter_config_pb2 session session_run_hook set_keras_session_npu_config set_split_strategy_by_idx
+    set_split_strategy_by_size shutdown_resource tf util
+"""
+# The modules from which scripts import names one by one.
+PLACES = {
+    "npu_bridge.estimator.npu.npu_callbacks": "NPUBroadcastGlobalVariablesCallback npu_callbacks_append",
+    "npu_bridge.estimator.npu.npu_config": "DumpConfig ExperimentalConfig MemoryConfig NPURunConfig ProfilingConfig",
+    "npu_bridge.estimator.npu.npu_estimator": "NPUEstimator NPUEstimatorSpec",
+    "npu_bridge.estimator.npu.npu_hook": "NPUBroadcastGlobalVariablesHook NPUCheckpointSaverHook NpuEmptyHook",
+    "npu_bridge.estimator.npu.npu_loss_scale_manager": "ExponentialUpdateLossScaleManager FixedLossScaleManager",
+    "npu_bridge.estimator.npu.npu_loss_scale_optimizer": "NPULossScaleOptimizer",
+    "npu_bridge.estimator.npu.npu_optimizer": "NPUDistributedOptimizer NPUOptimizer allreduce npu_allreduce",
+    "npu_bridge.estimator.npu.npu_scope": "without_npu_compile_scope",
+    "npu_bridge.estimator.npu.util": "IterationPerLoop set_iteration_per_loop",
+    "npu_bridge.estimator.npu_ops": "dropout initialize_system shutdown_system",
+    "npu_bridge.estimator.npu_unary_ops": "gelu npu_unary_ops",
+    "npu_bridge.hccl.hccl_ops": "allreduce",
+    "npu_bridge.npu_optimizer": "NPUDistributedOptimizer allreduce npu_allreduce npu_tf_optimizer",
+}
 
 SOURCES = pathlib.Path(__file__).parents[2] / "python" / "npu_bridge"
 
@@ -14,12 +46,7 @@ def names_body(rank, size):
     exec("import tensorflow as tf\nfrom npu_bridge.npu_init import *", scope)
     assert tensorflow.executing_eagerly() == eager, "the import changes no setting"
 
-    expected = """
-        RewriterConfig close_session config_pb2 create_group destroy_group get_group_rank_from_world_rank
-        get_local_rank_id get_local_rank_size get_rank_id get_rank_size get_world_rank_from_group_rank hccl_ops
-        init_resource npu_config_proto npu_ops npu_scope os rewriter_config_pb2 session session_run_hook
-        set_split_strategy_by_idx set_split_strategy_by_size shutdown_resource tf"""
-    assert set(scope) - {"__builtins__", "backend"} == set(expected.split())
+    assert set(scope) - {"__builtins__", "backend"} == set(NAMES.split())
     assert scope["tf"].Session and scope["tf"].placeholder, "the 1.x interface"
     assert scope["session"].Session is scope["tf"].Session
     assert scope["config_pb2"].ConfigProto is scope["tf"].ConfigProto
@@ -28,6 +55,11 @@ def names_body(rank, size):
     if "backend" in scope:
         assert callable(scope["backend"].set_session)
     assert scope["os"].environ is not None
+
+    for module, names in PLACES.items():
+        found = importlib.import_module(module)
+        assert [name for name in names.split() if not hasattr(found, name)] == [], module
+    assert scope["npu_ops"].dropout and scope["npu_unary_ops"].gelu and scope["util"].set_iteration_per_loop
 
 
 def config_body(rank, size):
@@ -167,8 +199,37 @@ def test_resources_configurations_and_the_system(ranks):
     assert ranks(2, two_ranks_body).results == [expected] * 2
 
 
+def no_keras_body(rank, size):
+    import sys
+
+    import pytest
+
+    sys.modules["keras"] = None  # as if it was not installed
+    import tensorflow
+
+    scope = {}
+    exec("from npu_bridge.npu_init import *", scope)
+    assert set(NAMES.split()) <= set(scope)
+    try:
+        assert tensorflow.keras.callbacks
+    except (ImportError, RecursionError):
+        with pytest.raises(NotImplementedError, match="NPUBroadcastGlobalVariablesCallback.*finds no Keras"):
+            scope["npu_callbacks_append"]()
+        return "missing"
+    return "there"  # TensorFlow 1.15 brings its own
+
+
+def test_without_keras_the_use_is_an_error(ranks):
+    import tensorflow as tf
+
+    expected = "there" if tf.__version__.startswith("1.") else "missing"
+    assert ranks(1, no_keras_body).results == [expected]
+
+
 def test_sources_are_python_3_7():
     files = sorted(SOURCES.rglob("*.py"))
     assert files
     for file in files:
-        ast.parse(file.read_text(), str(file), feature_version=(3, 7))
+        # Python 3.7 itself has no other grammar to offer.
+        options = {"feature_version": (3, 7)} if sys.version_info >= (3, 8) else {}
+        ast.parse(file.read_text(), str(file), **options)

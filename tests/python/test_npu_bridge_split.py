@@ -11,11 +11,9 @@ def split():
     from hccl import _strategies
     from hccl.split import api
 
-    _strategies._by_index.clear()
-    _strategies._by_size.clear()
+    _strategies.forget_all()
     yield api
-    _strategies._by_index.clear()
-    _strategies._by_size.clear()
+    _strategies.forget_all()
 
 
 def strategy(group=WORLD):
@@ -68,6 +66,7 @@ def test_each_group_has_its_own(split):
         ([1.0], ["integer", "1.0"]),
         ([True], ["integer", "True"]),
         (["1"], ["integer", "'1'"]),
+        ([1 << 63], ["indices of gradients"]),
         ("123", ["list", "'123'"]),
         (5, ["list", "5"]),
         (None, ["list", "None"]),

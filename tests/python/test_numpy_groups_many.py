@@ -126,12 +126,13 @@ def test_r10_groups_that_their_members_alone_make(ranks):
 
 
 def destroyed_in_flight(rank, size):
-    """A rank destroys a group while its call waits for the others: nobody crashes, nobody waits for the deadline."""
+    """A rank destroys a group while its call waits for the others: that is refused, and changes nothing. After abort() it
+    is not: nobody crashes, nobody waits for the deadline."""
     import foldcast
 
     seen = 0
-    ways = itertools.product((1, 1000, 500_000), (False, True), (False, True), (0, size - 1))
-    for count, named, met, leaver in ways:
+    ways = itertools.product((1, 1000, 500_000), (False, True), (False, True), (0, size - 1), (False, True))
+    for count, named, met, leaver, abort in ways:
         group = foldcast.new_group(range(size), "g")
         name = "n" if named else None
         array = np.full(count, rank, np.float32)
@@ -139,25 +140,36 @@ def destroyed_in_flight(rank, size):
             group.barrier()
         if rank == leaver:
             handle = group.allreduce_async(array, name=name)
-            group.destroy()
+            try:
+                group.destroy()
+            except foldcast.InvalidArgumentError as error:
+                assert all(part in str(error) for part in (f"rank {rank}", "'g'", "1 call in flight", "abort()")), error
+            else:
+                raise AssertionError("a group with a call in flight was destroyed")
+            if abort:
+                group.abort()
+                group.destroy()
             foldcast.barrier()
-            calls = [handle.wait, lambda: group.allreduce(array, name=name)]  # noqa: B023
-            expected = foldcast.ClosedError
+            calls = [handle.wait]
+            if abort:
+                calls.append(lambda: group.allreduce(array, name=name))  # noqa: B023
+            expected = (foldcast.ClosedError, foldcast.GroupAbortedError)
         else:
             foldcast.barrier()
             calls = [lambda: group.allreduce(array, name=name, timeout=100)]  # noqa: B023
-            expected = (foldcast.RankDiedError, foldcast.GroupAbortedError)
+            expected = foldcast.GroupAbortedError
         for call in calls:
             try:
                 result = call()
             except expected as error:
-                assert rank == leaver or error.rank == leaver, str(error)
+                assert abort and (rank == leaver or error.rank == leaver), str(error)
             else:
-                # What the leaver had given before it left still counts.
-                assert rank != leaver and (result == sum(range(size))).all(), (count, named, met, leaver)
+                # What the leaver had given before the abort still counts.
+                assert (result == sum(range(size))).all(), (count, named, met, leaver, abort)
+                assert not (abort and rank == leaver and call is not handle.wait)
             seen += 1
         foldcast.barrier()
-        if rank != leaver:
+        if rank != leaver or not abort:
             group.destroy()
         again = foldcast.new_group(range(size), "g")
         assert (again.allreduce(array) == sum(range(size))).all()
@@ -166,7 +178,7 @@ def destroyed_in_flight(rank, size):
 
 
 def test_r10_a_group_destroyed_in_the_midst_of_a_call(ranks):
-    assert ranks(3, destroyed_in_flight).results == [36, 24, 36]
+    assert ranks(3, destroyed_in_flight).results == [60, 48, 60]
 
 
 def destroyed_by_another_thread(rank, size):
@@ -193,6 +205,7 @@ def destroyed_by_another_thread(rank, size):
             # At least one call was begun here: a group that a member never called on is not known to it.
             begun = group.allreduce_async(array, name="begun")
             time.sleep(0.002 * (number % 5))
+            group.abort()
             group.destroy()
         for thread in threads:
             thread.join()
@@ -202,7 +215,7 @@ def destroyed_by_another_thread(rank, size):
         else:
             try:
                 begun.wait()
-            except foldcast.ClosedError:
+            except (foldcast.ClosedError, foldcast.GroupAbortedError):
                 continue
             raise AssertionError("nobody else made that call")
     assert len(outcomes) == 45 and set(outcomes) <= {"ClosedError", "RankDiedError", "GroupAbortedError"}, outcomes

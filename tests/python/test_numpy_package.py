@@ -78,7 +78,7 @@ def test_the_exceptions():
         kind = getattr(foldcast, name)
         assert kind.__bases__ == (foldcast.FoldcastError, *others)
         assert kind.__module__ == "foldcast" and kind.__doc__
-        error = pickle.loads(pickle.dumps(kind("what happened", rank=3, field="count", elapsed=0.5)))
+        error = pickle.loads(pickle.dumps(kind.about("what happened", rank=3, field="count", elapsed=0.5)))
         assert (type(error), str(error)) == (kind, "what happened")
         assert (error.rank, error.op, error.tag, error.group) == (3, None, None, None)
         assert (error.field, error.expected, error.got, error.elapsed) == ("count", None, None, 0.5)

@@ -25,34 +25,55 @@ class Call(ctypes.Structure):
     )
 
 
+class Member(ctypes.Structure):
+    _fields_ = (("input", ctypes.c_void_p), ("output", ctypes.c_void_p), ("bytes", ctypes.c_uint64))
+
+
+class ListCall(ctypes.Structure):
+    _fields_ = (
+        ("dtype", ctypes.c_uint32),
+        ("reduction", ctypes.c_uint32),
+        ("group", ctypes.c_char_p),
+        ("group_len", ctypes.c_size_t),
+        ("tag", ctypes.c_char_p),
+        ("tag_len", ctypes.c_size_t),
+        ("names", ctypes.c_char_p),
+        ("names_len", ctypes.c_size_t),
+        ("members", ctypes.POINTER(Member)),
+        ("count", ctypes.c_size_t),
+        ("user", ctypes.c_void_p),
+        ("done", DONE),
+    )
+
+
 class Table(ctypes.Structure):
     _fields_ = (
         ("version", ctypes.c_uint32),
         ("size", ctypes.c_uint32),
         ("submit", ctypes.CFUNCTYPE(None, ctypes.POINTER(Call))),
-        ("split", ctypes.c_void_p),  # null: the library's default
+        ("split", ctypes.c_void_p),
+        ("submit_list", ctypes.CFUNCTYPE(None, ctypes.POINTER(ListCall))),
+        ("moves", ctypes.c_void_p),
     )
 
 
-class Submitted:
-    """One call through the table."""
+def the_table():
+    from foldcast import _foldcast
 
-    def __init__(self, array, tag=b"", group=b"hccl_world_group", dtype=FLOAT32, reduction=SUM, in_place=False):
+    table = Table.from_address(_foldcast.table_address())
+    assert (table.version, table.size) == (_foldcast.table_version, ctypes.sizeof(Table))
+    return table
+
+
+class Ended:
+    """A call through the table, until it has ended."""
+
+    def __init__(self):
         import threading
 
-        from foldcast import _foldcast
-
-        table = Table.from_address(_foldcast.table_address())
-        assert (table.version, table.size) == (_foldcast.table_version, ctypes.sizeof(Table))
         self.ended = threading.Event()
         self.times = 0
-        self.array = array
-        self.out = array if in_place else np.zeros_like(array)
         self.done = DONE(self.on_done)
-        where, to = array.ctypes.data, self.out.ctypes.data
-        name = (group, len(group), tag, len(tag))
-        self.call = Call(dtype, reduction, *name, where, to, array.nbytes, 1234, self.done)
-        table.submit(ctypes.byref(self.call))
 
     def on_done(self, user, code, message, length):
         assert user == 1234
@@ -63,6 +84,35 @@ class Submitted:
     def wait(self):
         assert self.ended.wait(60)
         return self.code
+
+
+class Submitted(Ended):
+    """One call through the table."""
+
+    def __init__(self, array, tag=b"", group=b"hccl_world_group", dtype=FLOAT32, reduction=SUM, in_place=False):
+        super().__init__()
+        self.array = array
+        self.out = array if in_place else np.zeros_like(array)
+        where, to = array.ctypes.data, self.out.ctypes.data
+        name = (group, len(group), tag, len(tag))
+        self.call = Call(dtype, reduction, *name, where, to, array.nbytes, 1234, self.done)
+        the_table().submit(ctypes.byref(self.call))
+
+
+class SubmittedList(Ended):
+    """One call of a list, through the table: names and lengths; every other one in place."""
+
+    def __init__(self, named, tag=b"set", fill=1, group=b"hccl_world_group"):
+        super().__init__()
+        self.arrays = [np.full(length, fill + at, np.float32) for at, length in enumerate(named.values())]
+        self.outs = [array if at % 2 else np.zeros_like(array) for at, array in enumerate(self.arrays)]
+        names = "\n".join(named).encode()
+        pairs = [(array.ctypes.data, out.ctypes.data, array.nbytes) for array, out in zip(self.arrays, self.outs)]
+        members = (Member * len(pairs))(*pairs)
+        texts = (group, len(group), tag, len(tag), names, len(names))
+        call = ListCall(FLOAT32, SUM, *texts, members, len(pairs), 1234, self.done)
+        # Strings and members are read before this returns.
+        the_table().submit_list(ctypes.byref(call))
 
 
 def through_the_table(rank, size):
@@ -109,3 +159,83 @@ def through_the_table(rank, size):
 
 def test_through_the_table(ranks):
     ranks(2, through_the_table)
+
+
+LENGTHS = {f"grad_{at}": 1 + at * at * 37 for at in range(12)}
+
+
+def agree(size, lengths=LENGTHS):
+    call = SubmittedList(lengths)
+    assert call.wait() == OK, call.message
+    assert [out[-1] for out in call.outs if out.size] == [
+        size * (1 + at) for at, out in enumerate(call.outs) if out.size
+    ]
+
+
+def lists_through_the_table(rank, size):
+    import foldcast
+
+    foldcast.init()
+    agree(size)
+    for lengths in ({}, {"empty": 0}, {"one": 1}, {"a": 0, "b": 5, "c": 0}, {f"n{at}": 3 for at in range(400)}):
+        agree(size, lengths)
+    several = [SubmittedList(LENGTHS, b"set %d" % n, n) for n in (range(8) if rank else range(7, -1, -1))]
+    assert [call.wait() for call in several] == [OK] * 8
+    odd = size - 1
+    said = []
+    for place in (0, 6, 11):
+        lengths = {name: length for at, (name, length) in enumerate(LENGTHS.items()) if rank != odd or at != place}
+        said.append(
+            (lengths, f"only rank 0 has 'grad_{place}'" if size == 2 else f"missing on rank {odd}: 'grad_{place}'")
+        )
+    renamed = {name.replace("grad_3", "other") if rank == odd else name: length for name, length in LENGTHS.items()}
+    said.append((renamed, f"only rank {odd} has 'other'"))
+    longer = {name: length + (rank == odd and name == "grad_2") for name, length in LENGTHS.items()}
+    said.append((longer, f"'grad_2' has 149 elements on rank 0 and 150 on rank {odd}"))
+    many = {f"n{at}": 1 for at in range(3 + 9 * (rank == odd))}
+    said.append((many, f"only rank {odd} has 'n3', 'n4', 'n5', 'n6', 'n7' and 4 more"))
+    for tag in (b"set", b""):
+        for lengths, words in said:
+            call = SubmittedList(lengths, tag)
+            assert call.wait() == MISMATCH
+            assert words in call.message and "stays usable" in call.message, call.message
+            agree(size)
+    foldcast.barrier()
+
+
+def test_lists_through_the_table(ranks):
+    for size in (2, 3):
+        ranks(size, lists_through_the_table)
+
+
+def names_that_never_come(rank, size):
+    import foldcast
+
+    foldcast.init()
+    # The others' call is no list, so they have no names to tell.
+    call = SubmittedList({"a": 4}) if rank == 0 else Submitted(np.ones(4, np.float32), b"set")
+    assert call.wait() == MISMATCH
+    assert rank > 0 or "did not answer within 5 s" in call.message, call.message
+    foldcast.barrier()
+    assert foldcast.allreduce(np.ones(1, np.float32), name="later").tolist() == [size]
+
+
+def test_names_that_never_come_do_not_end_the_group(ranks):
+    ranks(2, names_that_never_come)
+
+
+def names_of_the_dead(rank, size):
+    import os
+
+    import foldcast
+
+    foldcast.init()
+    call = SubmittedList({"a": 4}) if rank == 0 else Submitted(np.ones(4, np.float32), b"set")
+    assert call.wait() == MISMATCH
+    if rank == 1:
+        os._exit(0)
+    assert "rank 1" in call.message and "could not be compared" in call.message, call.message
+
+
+def test_a_rank_that_dies_instead_of_telling_its_names(ranks):
+    ranks(2, names_of_the_dead, timeout=60)

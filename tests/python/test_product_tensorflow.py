@@ -252,6 +252,8 @@ def test_r13_eagerly():
 
 
 def test_r13_variables_of_keras():
+    if not hasattr(tf.keras, "Variable"):
+        pytest.skip("Keras has variables of its own from its third release on")
     variable = tf.keras.Variable([1.0, 2.0], name="kernel")
     with chosen("atlas-a3"):
         refused(lambda: allreduce(variable), "variable 'kernel'")

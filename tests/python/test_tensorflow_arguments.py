@@ -48,6 +48,18 @@ def refusals():
     ]
 
 
+def test_a_function_raises_what_it_would_raise_elsewhere():
+    @tf.function
+    def step(value):
+        if tf.reduce_sum(value) > 0:  # so that AutoGraph has something to convert
+            value = -value
+        return allreduce(value, "mean")
+
+    with pytest.raises(foldcast.InvalidArgumentError) as caught:
+        step(tf.constant([1.0]))
+    assert all(word in str(caught.value) for word in ["reduction", "'mean'", "sum, max, min, prod"]), caught.value
+
+
 def test_bad_arguments_are_refused_when_the_op_is_made():
     for arguments, words in refusals():
         with tf.Graph().as_default() as graph:

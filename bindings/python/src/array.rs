@@ -1,5 +1,9 @@
 //! From what a caller gave to the buffers of a call, or to the reason why it is refused.
 
+mod gathered;
+
+pub(crate) use gathered::Input;
+
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use foldcast::{Buffers, DataType, Error, MAX_INPUT, Result};
@@ -20,7 +24,7 @@ static BFLOAT16: AtomicI32 = AtomicI32::new(0);
 
 static CONVERT: GILOnceCell<Py<PyModule>> = GILOnceCell::new();
 
-/// The checked arrays of one call.
+/// The checked arrays of one call whose output is like its input.
 pub(crate) struct Prepared<'py> {
     /// C-contiguous; the same object as `output`, or memory that does not overlap with it, or its very memory.
     input: Bound<'py, PyUntypedArray>,
@@ -35,6 +39,10 @@ pub(crate) struct Exchange {
     input: *const u8,
     output: *mut u8,
     bytes: usize,
+    /// Differs from `bytes` in an allgather.
+    output_bytes: usize,
+    /// Where the input stands in the output, if it does.
+    in_place: bool,
 }
 
 // SAFETY: the pointers are plain addresses; whoever forms slices of them does so by the unsafe `buffers`, which asks
@@ -42,20 +50,33 @@ pub(crate) struct Exchange {
 unsafe impl Send for Exchange {}
 
 impl Exchange {
+    /// Size of the input, and of the output, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Where input and output are.
+    pub(crate) fn addresses(&self) -> (usize, usize) {
+        (self.input.addr(), self.output.addr())
+    }
+
     /// The buffers.
     ///
     /// # Safety
     /// The arrays that this was made of must be alive, and nobody else may write them, or read the output, while the
     /// buffers are in use.
     pub(crate) unsafe fn buffers(&mut self) -> Buffers<'_> {
-        if self.bytes == 0 {
+        if self.output_bytes == 0 {
             return Buffers::InPlace(&mut []);
         }
         // SAFETY: numpy's data pointer of a live, C-contiguous array of this many bytes; exclusive as the caller
         // promises.
-        let output = unsafe { std::slice::from_raw_parts_mut(self.output, self.bytes) };
-        if std::ptr::eq(self.input, self.output) {
+        let output = unsafe { std::slice::from_raw_parts_mut(self.output, self.output_bytes) };
+        if self.in_place {
             return Buffers::InPlace(output);
+        }
+        if self.bytes == 0 {
+            return Buffers::Separate { input: &[], output };
         }
         // SAFETY: as above, and `Prepared` refuses an input that overlaps with the output without being it.
         let input = unsafe { std::slice::from_raw_parts(self.input, self.bytes) };
@@ -80,7 +101,7 @@ impl<'py> Prepared<'py> {
             Err(error) => return Ok(Err(error)),
         };
         let output = match out {
-            None => empty_like(py, &input, bytes)?,
+            None => empty(py, &input.dtype(), input.shape())?,
             Some(out) => match check_output(py, &input, dtype, bytes, out)? {
                 Ok(output) => output,
                 Err(error) => return Ok(Err(error)),
@@ -98,12 +119,13 @@ impl<'py> Prepared<'py> {
     }
 
     pub(crate) fn exchange(&self) -> Exchange {
-        Exchange { input: data(&self.input), output: data(&self.output), bytes: self.bytes }
+        let (input, output, bytes) = (data(&self.input).cast_const(), data(&self.output), self.bytes);
+        Exchange { input, output, bytes, output_bytes: bytes, in_place: std::ptr::eq(input, output) }
     }
 
     /// The arrays that the call's memory belongs to.
-    pub(crate) fn owners(&self) -> (Py<PyUntypedArray>, Py<PyUntypedArray>) {
-        (self.input.clone().unbind(), self.output.clone().unbind())
+    pub(crate) fn owners(&self) -> [Bound<'py, PyUntypedArray>; 2] {
+        [self.input.clone(), self.output.clone()]
     }
 
     /// The array that holds the result when the call has ended.
@@ -194,7 +216,24 @@ fn check_output<'py>(
     bytes: usize,
     out: &Bound<'py, PyAny>,
 ) -> PyResult<Result<Bound<'py, PyUntypedArray>>> {
+    let output = match check_result(dtype, out) {
+        Ok(output) => output,
+        Err(error) => return Ok(Err(error)),
+    };
     let refused = |expected: String, got: String| Ok(Err(Error::invalid("out", expected, got)));
+    if output.shape() != input.shape() {
+        return refused(format!("shape {}, as the input has", shape(input)), shape(output));
+    }
+    if overlaps(py, input, output, bytes)? {
+        let got = "memory that overlaps with the input".into();
+        return refused("the input itself, or memory that does not overlap with it".into(), got);
+    }
+    Ok(Ok(output.clone()))
+}
+
+/// What every array that takes a result must be.
+fn check_result<'a, 'py>(dtype: DataType, out: &'a Bound<'py, PyAny>) -> Result<&'a Bound<'py, PyUntypedArray>> {
+    let refused = |expected: String, got: String| Err(Error::invalid("out", expected, got));
     let Ok(output) = out.downcast::<PyUntypedArray>() else {
         return refused("a numpy.ndarray".into(), written(out));
     };
@@ -202,20 +241,13 @@ fn check_output<'py>(
     if data_type(&descr) != Some(dtype) || descr.is_native_byteorder() == Some(false) {
         return refused(format!("dtype {dtype}, as the input has"), text(&descr));
     }
-    if output.shape() != input.shape() {
-        return refused(format!("shape {}, as the input has", shape(input)), shape(output));
-    }
     if !is_writeable(output) {
         return refused("a writeable array".into(), "a read-only one".into());
     }
     if !output.is_c_contiguous() {
         return refused("a C-contiguous array".into(), format!("strides {:?}", output.strides()));
     }
-    if overlaps(py, input, output, bytes)? {
-        let got = "memory that overlaps with the input".into();
-        return refused("the input itself, or memory that does not overlap with it".into(), got);
-    }
-    Ok(Ok(output.clone()))
+    Ok(output)
 }
 
 /// Whether two arrays share memory without being the same memory.
@@ -243,22 +275,22 @@ fn is_writeable(array: &Bound<'_, PyUntypedArray>) -> bool {
     flags & npyffi::NPY_ARRAY_WRITEABLE != 0
 }
 
-/// A new array in C order of the shape and dtype of `array`, which has so many bytes.
-fn empty_like<'py>(
+/// A new array in C order.
+fn empty<'py>(
     py: Python<'py>,
-    array: &Bound<'py, PyUntypedArray>,
-    bytes: usize,
+    dtype: &Bound<'py, PyArrayDescr>,
+    extents: &[usize],
 ) -> PyResult<Bound<'py, PyUntypedArray>> {
-    if bytes >= pool::LEAST_BYTES
-        && let Some(made) = pool::array(py, array, bytes)?
+    let bytes = extents.iter().try_fold(dtype.itemsize(), |product, extent| product.checked_mul(*extent));
+    if let Some(bytes) = bytes.filter(|bytes| *bytes >= pool::LEAST_BYTES)
+        && let Some(made) = pool::array(py, dtype, extents, bytes)?
     {
         return Ok(made.downcast_into::<PyUntypedArray>()?);
     }
-    let extents = array.shape();
     let ndim =
         i32::try_from(extents.len()).map_err(|error| pyo3::exceptions::PyValueError::new_err(error.to_string()))?;
     let dims = extents.as_ptr().cast_mut().cast();
-    let descr = array.dtype().into_dtype_ptr();
+    let descr = dtype.clone().into_dtype_ptr();
     // SAFETY: `dims` are `ndim` extents that numpy only reads, and the reference to the dtype is ours to give away.
     let made = unsafe { PY_ARRAY_API.PyArray_Empty(py, ndim, dims, descr, 0) };
     // SAFETY: a new reference, or null with Python's error set.

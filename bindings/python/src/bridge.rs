@@ -1,15 +1,26 @@
 //! The table of C functions by which the TensorFlow op library reaches the engine of this process.
 
+mod moves;
+
 use std::ffi::c_void;
 
-use foldcast::{Buffers, CallOptions, DataType, Error, OwnedBuffers, Reduction, Result};
+use foldcast::{Buffers, CallOptions, DataType, Error, Group, OwnedBuffers, Reduction, Result};
 use pyo3::prelude::*;
 use table::{Call, Code, TABLE_VERSION, Table};
 
-use crate::state;
+use crate::{state, strategies};
+
+mod list;
 
 #[allow(clippy::as_conversions, reason = "the size of a small struct")]
-static TABLE: Table = Table { version: TABLE_VERSION, size: size_of::<Table>() as u32, submit, split: None };
+static TABLE: Table = Table {
+    version: TABLE_VERSION,
+    size: size_of::<Table>() as u32,
+    submit,
+    split: strategies::split,
+    submit_list: list::submit,
+    moves: &moves::MOVES,
+};
 
 /// Address of the process's `Table`, for the op library's attach function. Valid until the process ends.
 #[pyfunction]
@@ -22,6 +33,16 @@ struct Borrowed {
     input: *const u8,
     output: *mut u8,
     bytes: usize,
+}
+
+impl Borrowed {
+    /// # Safety
+    /// The memory is as the table's contract says.
+    unsafe fn new(input: *const u8, output: *mut u8, bytes: u64) -> Result<Borrowed> {
+        let bytes = usize::try_from(bytes)
+            .map_err(|_| Error::invalid("tensor", "a size that fits the address space", bytes.to_string()))?;
+        Ok(Borrowed { input, output, bytes })
+    }
 }
 
 // SAFETY: plain addresses, used as the table's contract allows: from any thread, until `done`.
@@ -100,23 +121,50 @@ unsafe extern "C" fn submit(call: *const Call) {
 /// As [`Table::submit`] says.
 unsafe fn start(call: &Call, reply: Reply) -> Result<()> {
     // SAFETY: by the contract of the call.
-    let group = unsafe { text("group", call.group, call.group_len) }?;
     // SAFETY: by the contract of the call.
-    let tag = unsafe { text("name", call.tag, call.tag_len) }?;
-    let dtype = u8::try_from(call.dtype).ok().and_then(DataType::from_code);
-    let dtype = dtype.ok_or_else(|| Error::invalid("dtype", "the code of a data type", call.dtype.to_string()))?;
-    let reduction = u8::try_from(call.reduction).ok().and_then(Reduction::from_code);
-    let reduction =
-        reduction.ok_or_else(|| Error::invalid("reduction", "the code of a reduction", call.reduction.to_string()))?;
-    let bytes = usize::try_from(call.bytes)
-        .map_err(|_| Error::invalid("tensor", "a size that fits the address space", call.bytes.to_string()))?;
+    let site =
+        unsafe { Site::read(call.dtype, call.reduction, (call.group, call.group_len), (call.tag, call.tag_len)) }?;
+    // SAFETY: the buffer is as the contract of the call says.
+    let buffers = Box::new(unsafe { Borrowed::new(call.input, call.output, call.bytes) }?);
+    let done = Box::new(move |outcome, _| reply.send(&outcome));
+    site.group.all_reduce_async(site.dtype, site.reduction, buffers, &site.options(), done)
+}
+
+/// What calls of allreduce have.
+struct Site<'a> {
+    dtype: DataType,
+    reduction: Reduction,
+    group: Group,
+    tag: &'a str,
+}
+
+impl<'a> Site<'a> {
+    /// # Safety
+    /// The texts are as [`text`] says.
+    unsafe fn read(dtype: u32, reduction: u32, group: (*const u8, usize), tag: (*const u8, usize)) -> Result<Site<'a>> {
+        // SAFETY: as the caller promises.
+        let group = unsafe { text("group", group.0, group.1) }?;
+        // SAFETY: as the caller promises.
+        let tag = unsafe { text("name", tag.0, tag.1) }?;
+        let type_of = u8::try_from(dtype).ok().and_then(DataType::from_code);
+        let dtype = type_of.ok_or_else(|| Error::invalid("dtype", "the code of a data type", dtype.to_string()))?;
+        let found = u8::try_from(reduction).ok().and_then(Reduction::from_code);
+        let reduction =
+            found.ok_or_else(|| Error::invalid("reduction", "the code of a reduction", reduction.to_string()))?;
+        Ok(Site { dtype, reduction, group: group_of(group, "allreduce")?, tag })
+    }
+
+    fn options(&self) -> CallOptions<'a> {
+        CallOptions { name: (!self.tag.is_empty()).then_some(self.tag), ..CallOptions::default() }
+    }
+}
+
+/// The group of this name, for a call of `op`.
+fn group_of(name: &str, op: &'static str) -> Result<Group> {
     let state = state::current().ok_or_else(|| Error::Closed {
         what: "the engine (foldcast.init() was not called in this process, so it)".into(),
     })?;
-    let group = state.group(group, "allreduce")?;
-    let buffers = Box::new(Borrowed { input: call.input, output: call.output, bytes });
-    let options = CallOptions { name: (!tag.is_empty()).then_some(tag), ..CallOptions::default() };
-    group.all_reduce_async(dtype, reduction, buffers, &options, Box::new(move |outcome, _| reply.send(&outcome)))
+    state.group(name, op)
 }
 
 /// # Safety

@@ -9,7 +9,7 @@ use pyo3::types::PyString;
 
 use crate::array::{Exchange, Prepared};
 use crate::group::Group as PyGroup;
-use crate::handle::Handle;
+use crate::handle::{Handle, HeldArrays};
 use crate::raise;
 use crate::state::{self, State};
 
@@ -184,12 +184,12 @@ impl Site {
         CallSite { rank: self.state.communicator.rank(), op: self.op, tag, group: self.group.name().clone() }
     }
 
-    fn options<'a>(&'a self, interrupt: Option<&'a dyn Fn() -> bool>) -> CallOptions<'a> {
-        CallOptions { name: self.name.as_deref(), timeout: self.timeout, interrupt }
+    pub(crate) fn options<'a>(&'a self, interrupt: Option<&'a dyn Fn() -> bool>) -> CallOptions<'a> {
+        CallOptions { name: self.name.as_deref(), timeout: self.timeout, interrupt, agreed: 0 }
     }
 }
 
-fn parse_reduction(argument: Option<&Bound<'_, PyAny>>) -> Result<Reduction> {
+pub(crate) fn parse_reduction(argument: Option<&Bound<'_, PyAny>>) -> Result<Reduction> {
     let Some(argument) = argument else { return Ok(Reduction::Sum) };
     let found = argument.downcast::<PyString>().ok().and_then(|text| text.extract::<String>().ok());
     found.and_then(|text| text.parse().ok()).ok_or_else(|| {
@@ -232,7 +232,10 @@ pub(crate) fn run_allreduce<'py>(
 /// Submits an allreduce and gives its handle.
 pub(crate) fn submit_allreduce(py: Python<'_>, site: &Site, operands: &Operands<'_, '_>) -> PyResult<Handle> {
     let (reduction, prepared) = prepare(py, site, operands)?;
-    Handle::submit(site, reduction, prepared, &site.options(None)).map_err(|error| site.refusal(py, error))
+    let (dtype, exchange) = (prepared.dtype(), prepared.exchange());
+    let held = HeldArrays::new(exchange, prepared.owners());
+    let submit = |held, done| site.group.all_reduce_async(dtype, reduction, held, &site.options(None), done);
+    Handle::submit(site, held, prepared.into_result(), submit).map_err(|error| site.refusal(py, error))
 }
 
 /// Returns when every rank of the group has entered.

@@ -3,11 +3,12 @@
 use foldcast::{Error, Rank, Result};
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyTuple};
+use pyo3::types::{PyBool, PyList, PyTuple};
 
 use crate::call::{self, Operands, Site, written};
 use crate::handle::Handle;
-use crate::{raise, state};
+use crate::moves::{self, Given, Sent};
+use crate::{many, raise, state};
 
 /// Ranks that call together, from ``new_group``.
 #[pyclass(frozen, module = "foldcast")]
@@ -150,6 +151,107 @@ impl Group {
         call::submit_allreduce(py, &site, &Operands { array, reduction, out })
     }
 
+    /// ``foldcast.allreduce_fused`` on this group.
+    #[pyo3(
+        signature = (arrays, reduction=None, *, out=None, name=None, timeout=None),
+        text_signature = "($self, arrays, reduction=\"sum\", *, out=None, name=None, timeout=None)"
+    )]
+    fn allreduce_fused<'py>(
+        &self,
+        py: Python<'py>,
+        arrays: &Bound<'py, PyAny>,
+        reduction: Option<&Bound<'py, PyAny>>,
+        out: Option<&Bound<'py, PyAny>>,
+        name: Option<&Bound<'py, PyAny>>,
+        timeout: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let site = Site::on(py, "allreduce", &self.inner, name, timeout)?;
+        many::run(py, &site, &many::Operands { arrays, reduction, out })
+    }
+
+    /// ``foldcast.allreduce_fused_async`` on this group.
+    #[pyo3(
+        signature = (arrays, reduction=None, *, out=None, name=None, timeout=None),
+        text_signature = "($self, arrays, reduction=\"sum\", *, out=None, name=None, timeout=None)"
+    )]
+    fn allreduce_fused_async<'py>(
+        &self,
+        py: Python<'py>,
+        arrays: &Bound<'py, PyAny>,
+        reduction: Option<&Bound<'py, PyAny>>,
+        out: Option<&Bound<'py, PyAny>>,
+        name: Option<&Bound<'py, PyAny>>,
+        timeout: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Handle> {
+        let site = Site::on(py, "allreduce", &self.inner, name, timeout)?;
+        many::submit(py, &site, &many::Operands { arrays, reduction, out })
+    }
+
+    /// ``foldcast.broadcast`` on this group.
+    #[pyo3(
+        signature = (array, root=None, *, out=None, name=None, timeout=None),
+        text_signature = "($self, array, root=0, *, out=None, name=None, timeout=None)"
+    )]
+    fn broadcast<'py>(
+        &self,
+        py: Python<'py>,
+        array: &Bound<'py, PyAny>,
+        root: Option<&Bound<'py, PyAny>>,
+        out: Option<&Bound<'py, PyAny>>,
+        name: Option<&Bound<'py, PyAny>>,
+        timeout: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let site = Site::on(py, "broadcast", &self.inner, name, timeout)?;
+        moves::run_broadcast(py, &site, &Sent { array, root, out })
+    }
+
+    /// ``foldcast.broadcast_async`` on this group.
+    #[pyo3(
+        signature = (array, root=None, *, out=None, name=None, timeout=None),
+        text_signature = "($self, array, root=0, *, out=None, name=None, timeout=None)"
+    )]
+    fn broadcast_async<'py>(
+        &self,
+        py: Python<'py>,
+        array: &Bound<'py, PyAny>,
+        root: Option<&Bound<'py, PyAny>>,
+        out: Option<&Bound<'py, PyAny>>,
+        name: Option<&Bound<'py, PyAny>>,
+        timeout: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Handle> {
+        let site = Site::on(py, "broadcast", &self.inner, name, timeout)?;
+        moves::submit_broadcast(py, &site, &Sent { array, root, out })
+    }
+
+    /// ``foldcast.allgather`` on this group.
+    #[pyo3(signature = (array, *, equal=true, out=None, name=None, timeout=None))]
+    fn allgather<'py>(
+        &self,
+        py: Python<'py>,
+        array: &Bound<'py, PyAny>,
+        equal: bool,
+        out: Option<&Bound<'py, PyAny>>,
+        name: Option<&Bound<'py, PyAny>>,
+        timeout: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let site = Site::on(py, "allgather", &self.inner, name, timeout)?;
+        moves::run_allgather(py, &site, &Given { array, equal, out })
+    }
+
+    /// ``foldcast.allgather_async`` on this group.
+    #[pyo3(signature = (array, *, out=None, name=None, timeout=None))]
+    fn allgather_async<'py>(
+        &self,
+        py: Python<'py>,
+        array: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
+        name: Option<&Bound<'py, PyAny>>,
+        timeout: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Handle> {
+        let site = Site::on(py, "allgather", &self.inner, name, timeout)?;
+        moves::submit_allgather(py, &site, &Given { array, equal: true, out })
+    }
+
     /// ``foldcast.barrier`` on this group.
     #[pyo3(signature = (timeout=None))]
     fn barrier(&self, py: Python<'_>, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
@@ -161,7 +263,8 @@ impl Group {
         py.allow_threads(|| self.inner.abort());
     }
 
-    /// Forget the group on this rank. Its name is free again; later calls raise ``ClosedError``.
+    /// Forget the group on this rank. Its name is free again; later calls raise ``ClosedError``. Refused while calls of
+    /// this rank on it have not ended: wait for them, or `abort` the group first.
     fn destroy(&self, py: Python<'_>) -> PyResult<()> {
         py.allow_threads(|| self.inner.destroy()).map_err(|error| raise::exception(py, &error))
     }

@@ -3,11 +3,11 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use foldcast::{Buffers, CallOptions, CallSite, OwnedBuffers, Reduction, Result, Timeout};
+use foldcast::{Buffers, CallSite, Completion, OwnedBuffers, Result, Timeout};
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 
-use crate::array::{Exchange, Prepared};
+use crate::array::Exchange;
 use crate::call::{self, Interrupts, Site};
 use crate::{raise, state};
 
@@ -16,9 +16,15 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// The arrays of a running call. Their references may be dropped on any thread, with or without the GIL and even
 /// after the interpreter's end: pyo3 then only notes them, and releases what it noted when it next takes the GIL.
-struct HeldArrays {
+pub(crate) struct HeldArrays {
     exchange: Exchange,
-    _owners: (Py<PyUntypedArray>, Py<PyUntypedArray>),
+    _owners: [Py<PyUntypedArray>; 2],
+}
+
+impl HeldArrays {
+    pub(crate) fn new(exchange: Exchange, owners: [Bound<'_, PyUntypedArray>; 2]) -> HeldArrays {
+        HeldArrays { exchange, _owners: owners.map(Bound::unbind) }
+    }
 }
 
 impl OwnedBuffers for HeldArrays {
@@ -29,8 +35,9 @@ impl OwnedBuffers for HeldArrays {
     }
 }
 
+/// How a call ended, once it has.
 #[derive(Default)]
-struct Shared {
+pub(crate) struct Shared {
     outcome: Mutex<Option<Result<()>>>,
     ended: Condvar,
 }
@@ -41,7 +48,7 @@ impl Shared {
         self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn end(&self, outcome: Result<()>) {
+    pub(crate) fn end(&self, outcome: Result<()>) {
         *self.lock() = Some(outcome);
         self.ended.notify_all();
     }
@@ -70,7 +77,7 @@ impl Shared {
     }
 }
 
-/// A running allreduce, from ``allreduce_async``.
+/// A running call, from ``allreduce_async`` and the like.
 ///
 /// The call runs to its end whether the handle is kept or not.
 #[pyclass(frozen, module = "foldcast")]
@@ -82,23 +89,27 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
+    /// The handle of a call that was submitted just now.
+    pub(crate) fn of(shared: Arc<Shared>, result: Bound<'_, PyAny>, site: &Site) -> Handle {
+        Handle { shared, result: result.unbind(), call: site.call(), begun: Instant::now() }
+    }
+
+    /// Submits a call by `submit`, whose result will be in this array.
     pub(crate) fn submit(
         site: &Site,
-        reduction: Reduction,
-        prepared: Prepared<'_>,
-        options: &CallOptions<'_>,
+        held: HeldArrays,
+        result: Bound<'_, PyAny>,
+        submit: impl FnOnce(Box<dyn OwnedBuffers>, Completion) -> Result<()>,
     ) -> Result<Handle> {
         let shared = Arc::new(Shared::default());
-        let (dtype, ended) = (prepared.dtype(), Arc::clone(&shared));
-        let held = HeldArrays { exchange: prepared.exchange(), _owners: prepared.owners() };
+        let ended = Arc::clone(&shared);
         let done = move |outcome, held| {
             // First, so that whoever wakes finds the arrays given back.
             drop(held);
             ended.end(outcome);
         };
-        let begun = Instant::now();
-        site.group.all_reduce_async(dtype, reduction, Box::new(held), options, Box::new(done))?;
-        Ok(Handle { shared, result: prepared.into_result().unbind(), call: site.call(), begun })
+        submit(Box::new(held), Box::new(done))?;
+        Ok(Handle::of(shared, result, site))
     }
 }
 
@@ -115,8 +126,8 @@ impl Handle {
     ///
     /// Returns
     /// -------
-    /// numpy.ndarray
-    ///     ``out`` of the call, or a new array.
+    /// numpy.ndarray, or a list of them
+    ///     ``out`` of the call, or what is new.
     ///
     /// Raises
     /// ------

@@ -2,9 +2,11 @@
 //!
 //! * `array` turns what a caller gave into buffers, or refuses it;
 //! * `pool` keeps the memory of results for the next ones;
-//! * `call` runs a blocking call with the GIL released, `handle` an asynchronous one;
+//! * `call` runs a blocking call with the GIL released, `handle` an asynchronous one; `many` has calls of lists, `moves`
+//!   broadcast and allgather;
 //! * `state` owns the communicator of the process from `init` to the interpreter's exit;
 //! * `product` is the choice of a product, and the table of what each takes;
+//! * `strategies` are the split strategies of gradients, by group;
 //! * `bridge` is the table of C functions by which the TensorFlow op library reaches the same engine;
 //! * `raise` makes Python exceptions of errors; their classes are Python's, in `foldcast/_errors.py`.
 //!
@@ -16,10 +18,13 @@ mod call;
 mod group;
 mod handle;
 mod logger;
+mod many;
+mod moves;
 mod pool;
 mod product;
 mod raise;
 mod state;
+mod strategies;
 
 use pyo3::prelude::*;
 
@@ -42,13 +47,20 @@ fn _foldcast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(state::at_exit, module)?)?;
     module.add_function(wrap_pyfunction!(call::allreduce, module)?)?;
     module.add_function(wrap_pyfunction!(call::allreduce_async, module)?)?;
+    module.add_function(wrap_pyfunction!(many::allreduce_fused, module)?)?;
+    module.add_function(wrap_pyfunction!(many::allreduce_fused_async, module)?)?;
     module.add_function(wrap_pyfunction!(call::barrier, module)?)?;
+    module.add_function(wrap_pyfunction!(moves::broadcast, module)?)?;
+    module.add_function(wrap_pyfunction!(moves::broadcast_async, module)?)?;
+    module.add_function(wrap_pyfunction!(moves::allgather, module)?)?;
+    module.add_function(wrap_pyfunction!(moves::allgather_async, module)?)?;
     module.add_function(wrap_pyfunction!(group::new_group, module)?)?;
     module.add_function(wrap_pyfunction!(group::group, module)?)?;
     module.add_function(wrap_pyfunction!(product::set_product, module)?)?;
     module.add_function(wrap_pyfunction!(product::product, module)?)?;
     module.add_function(wrap_pyfunction!(product::products, module)?)?;
     module.add_function(wrap_pyfunction!(product::check_product, module)?)?;
+    module.add_function(wrap_pyfunction!(strategies::set_split_strategy, module)?)?;
     module.add_function(wrap_pyfunction!(bridge::table_address, module)?)?;
     module.add_function(wrap_pyfunction!(pool::idle, module)?)?;
     Ok(())

@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, TryLockError};
 
 use numpy::npyffi::{self, PY_ARRAY_API};
-use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{PyArrayDescr, PyArrayDescrMethods};
 use pyo3::prelude::*;
 
 /// Smaller results are numpy's own: its allocator is as good for them.
@@ -138,11 +138,12 @@ impl Drop for Memory {
     }
 }
 
-/// A new array in C order of the shape and dtype of `like`, which has so many bytes, over memory of the pool. `None` if
-/// there is none: numpy has better words for that.
+/// A new array in C order, which has so many bytes, over memory of the pool. `None` if there is none: numpy has better words
+/// for that.
 pub(crate) fn array<'py>(
     py: Python<'py>,
-    like: &Bound<'py, PyUntypedArray>,
+    dtype: &Bound<'py, PyArrayDescr>,
+    extents: &[usize],
     bytes: usize,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let Some(layout) = class(bytes) else { return Ok(None) };
@@ -150,10 +151,9 @@ pub(crate) fn array<'py>(
     let Some(piece) = kept.or_else(|| Piece::new(layout)) else { return Ok(None) };
     let start = piece.start.as_ptr();
     let base = Bound::new(py, Memory(Some(piece)))?;
-    let extents = like.shape();
     let Ok(ndim) = i32::try_from(extents.len()) else { return Ok(None) };
     let dims = extents.as_ptr().cast_mut().cast();
-    let descr = like.dtype().into_dtype_ptr();
+    let descr = dtype.clone().into_dtype_ptr();
     // SAFETY: the GIL is held; numpy's own array type.
     let kind = unsafe { PY_ARRAY_API.get_type_object(py, npyffi::NpyTypes::PyArray_Type) };
     let (strides, flags, none) = (std::ptr::null_mut(), npyffi::NPY_ARRAY_CARRAY, std::ptr::null_mut());

@@ -59,7 +59,7 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
 fn build(py: Python<'_>, class: &str, text: String, attributes: Attributes) -> PyResult<PyErr> {
     let errors = ERRORS.get_or_try_init(py, || py.import("foldcast._errors").map(Bound::unbind))?;
     let class = errors.bind(py).getattr(class)?;
-    Ok(PyErr::from_value(class.call((text,), Some(&attributes.into_dict(py)?))?))
+    Ok(PyErr::from_value(class.call_method("about", (text,), Some(&attributes.into_dict(py)?))?))
 }
 
 fn describe(error: &Error) -> (&'static str, Attributes) {

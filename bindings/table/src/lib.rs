@@ -5,10 +5,14 @@
 //! that both sides share.
 #![forbid(unsafe_code)]
 
+mod moves;
+
+pub use moves::{AllGather, Broadcast, Buffer, Common, Moves};
+
 use core::ffi::c_void;
 
 /// Layout version: both sides refuse another one.
-pub const TABLE_VERSION: u32 = 2;
+pub const TABLE_VERSION: u32 = 3;
 
 /// Segments of a split strategy at most.
 pub const MAX_SEGMENTS: usize = 8;
@@ -31,15 +35,22 @@ pub struct Table {
     /// # Safety
     /// The pointers of the call must be as [`Call`] says.
     pub submit: unsafe extern "C" fn(call: *const Call),
-    /// Cuts gradients into segments by the split strategy of their group; none if there are no strategies.
-    pub split: Option<Split>,
+    /// Cuts gradients into segments by the split strategy of their group.
+    pub split: Split,
+    /// Submits the allreduce of a list of buffers as one call; otherwise like [`submit`](Self::submit).
+    ///
+    /// # Safety
+    /// The pointers of the call must be as [`ListCall`] says.
+    pub submit_list: unsafe extern "C" fn(call: *const ListCall),
+    /// Broadcast and allgather.
+    pub moves: &'static Moves,
 }
 
 /// See [`Table::split`]. Arguments: the group's name, UTF-8, and its length in bytes; the sizes of the gradients in
-/// bytes, 0 where one is not known, and their number; where to write the segments' ends, and the room there, at least
-/// [`MAX_SEGMENTS`]. A segment's end is the number of gradients in it and those before it, so that the last end is their
-/// number. Gives the number of segments; 0 if the group has no strategy of its own, which asks for the default. The same
-/// arguments must give the same segments on every rank. Never blocks; called on any thread.
+/// bytes, and their number; where to write the segments' ends, and the room there, at least [`MAX_SEGMENTS`]. A segment's
+/// end is the number of gradients in it and those before it, so that the last end is their number. Gives the number of
+/// segments; 0 if the strategy is for another number of gradients, so that these are to be left alone. The same arguments
+/// must give the same segments on every rank. Never blocks; called on any thread.
 ///
 /// # Safety
 /// The pointers are as said, for the time of the call.
@@ -79,6 +90,49 @@ pub struct Call {
     /// Called once when the call has ended. `code` is a [`Code`]; `message` is UTF-8 of `message_len` bytes, valid
     /// during the call only. No engine lock is held: it may submit again.
     pub done: unsafe extern "C" fn(user: *mut c_void, code: u32, message: *const u8, message_len: usize),
+}
+
+/// The allreduce of a list of buffers: of one data type, by one reduction, as one call.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ListCall {
+    /// As in [`Call`].
+    pub dtype: u32,
+    /// As in [`Call`].
+    pub reduction: u32,
+    /// As in [`Call`].
+    pub group: *const u8,
+    /// As in [`Call`].
+    pub group_len: usize,
+    /// As in [`Call`].
+    pub tag: *const u8,
+    /// As in [`Call`].
+    pub tag_len: usize,
+    /// What the buffers are called, one a line: UTF-8, not terminated. The ranks must agree on it; errors use it.
+    pub names: *const u8,
+    /// Length of the names in bytes; 0 if the buffers have none.
+    pub names_len: usize,
+    /// The buffers, in the order that all ranks have; read only before `submit_list` returns.
+    pub members: *const Member,
+    /// Number of buffers.
+    pub count: usize,
+    /// As in [`Call`].
+    pub user: *mut c_void,
+    /// As in [`Call`].
+    pub done: unsafe extern "C" fn(user: *mut c_void, code: u32, message: *const u8, message_len: usize),
+}
+
+/// One buffer of a [`ListCall`]: see the fields of the same names in [`Call`]. Its output overlaps with no other buffer of
+/// the list.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Member {
+    /// This rank's contribution.
+    pub input: *const u8,
+    /// Where the result goes.
+    pub output: *mut u8,
+    /// Size of each in bytes.
+    pub bytes: u64,
 }
 
 /// How a call ended: one code for each error class.

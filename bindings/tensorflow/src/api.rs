@@ -156,6 +156,13 @@ functions! {
         fn TF_ForwardInputOrAllocateOutput(
             *mut RawContext, *const c_int, c_int, c_int, *const i64, c_int, *mut c_int, *mut RawStatus)
             -> *mut RawTensor;
+        fn TF_ShapeInferenceContextWithRankAtLeast(
+            *mut RawShapeContext, *mut RawShape, i64, *mut RawShape, *mut RawStatus);
+        fn TF_ShapeInferenceContextSubshape(
+            *mut RawShapeContext, *mut RawShape, i64, i64, *mut RawShape, *mut RawStatus);
+        fn TF_ShapeInferenceContextVectorFromSize(*mut RawShapeContext, usize) -> *mut RawShape;
+        fn TF_ShapeInferenceContextConcatenateShapes(
+            *mut RawShapeContext, *mut RawShape, *mut RawShape, *mut RawShape, *mut RawStatus);
         fn TF_LoadPluggableDeviceLibrary(*const c_char, *mut RawStatus) -> *mut c_void;
         // Since 2.12 or 2.15: not in 2.6 either.
         fn TF_NewAsyncKernelBuilder(
@@ -209,6 +216,14 @@ impl Libraries {
             unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }
         };
         Libraries { handles: paths.iter().map(open).filter(|handle| !handle.is_null()).collect() }
+    }
+
+    /// The addresses that the loaded libraries give for a symbol; two of 1.15 have copies of some.
+    pub(crate) fn find_all<'a>(&'a self, name: &'a CStr) -> impl Iterator<Item = *mut c_void> + 'a {
+        self.handles.iter().filter_map(|handle| {
+            // SAFETY: the handle came from dlopen and is never closed; the name is a valid C string.
+            core::ptr::NonNull::new(unsafe { libc::dlsym(*handle, name.as_ptr()) }).map(core::ptr::NonNull::as_ptr)
+        })
     }
 
     /// The address of a symbol; the name ends with a zero byte.

@@ -45,10 +45,23 @@ mod tests {
 
     unsafe extern "C" fn submit(_: *const table::Call) {}
 
+    unsafe extern "C" fn submit_list(_: *const table::ListCall) {}
+
+    unsafe extern "C" fn split(_: *const u8, _: usize, _: *const u64, _: usize, _: *mut usize, _: usize) -> usize {
+        0
+    }
+
+    unsafe extern "C" fn broadcast(_: *const table::Broadcast) {}
+
+    unsafe extern "C" fn all_gather(_: *const table::AllGather) {}
+
+    static MOVES: table::Moves = table::Moves { broadcast, all_gather };
+
     #[test]
     fn only_a_table_of_this_layout_is_accepted() {
         #[allow(clippy::as_conversions, reason = "the size of a small struct")]
-        let good = Table { version: TABLE_VERSION, size: size_of::<Table>() as u32, submit, split: None };
+        let size = size_of::<Table>() as u32;
+        let good = Table { version: TABLE_VERSION, size, submit, split, submit_list, moves: &MOVES };
         let attach = |table: Option<Table>| {
             let table: *const Table = match table {
                 Some(table) => Box::leak(Box::new(table)),

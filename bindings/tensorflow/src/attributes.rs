@@ -1,4 +1,4 @@
-//! The attributes of the op, read from TensorFlow and checked.
+//! The attributes of the ops, read from TensorFlow and checked.
 //!
 //! The Python face checks them when the op is made. They are checked again here, because a graph may come from
 //! elsewhere.
@@ -7,8 +7,11 @@ use core::ffi::{CStr, c_char, c_int};
 use std::sync::Arc;
 
 use crate::api::{Api, RawConstruction, RawStatus, StringView, api};
+use crate::planning::OP;
+use crate::rewrite::FUSED_OP;
 use crate::status::{Failure, Status, StatusCode};
 use crate::tag::Base;
+use crate::turns::Place;
 use crate::wire::{self, Malformed};
 use crate::{cxx, node_def};
 
@@ -34,9 +37,41 @@ pub(crate) const DATA_TYPES: [(c_int, &str, u32); 12] = [
 /// The reductions: name, and the table's code.
 pub(crate) const REDUCTIONS: [(&str, u32); 4] = [("sum", 1), ("max", 2), ("min", 3), ("prod", 4)];
 
-/// The attributes as they stand in the graph.
+/// What an op does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Kind {
+    #[default]
+    AllReduce,
+    Fused,
+    Broadcast,
+    AllGather,
+}
+
+impl Kind {
+    /// The type name of the op.
+    pub(crate) const fn op(self) -> &'static str {
+        match self {
+            Kind::AllReduce => OP,
+            Kind::Fused => FUSED_OP,
+            Kind::Broadcast => "HcomBroadcast",
+            Kind::AllGather => "HcomAllGather",
+        }
+    }
+
+    /// What the engine calls it.
+    pub(crate) const fn verb(self) -> &'static str {
+        match self {
+            Kind::AllReduce | Kind::Fused => "allreduce",
+            Kind::Broadcast => "broadcast",
+            Kind::AllGather => "allgather",
+        }
+    }
+}
+
+/// The attributes as they stand in the graph; those that an op of this kind has not keep their defaults.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Raw {
+    pub(crate) kind: Kind,
     pub(crate) node: String,
     pub(crate) dtype: c_int,
     pub(crate) reduction: String,
@@ -44,21 +79,39 @@ pub(crate) struct Raw {
     pub(crate) fusion_id: i64,
     pub(crate) group: String,
     pub(crate) tag: String,
+    pub(crate) turn: String,
+    pub(crate) key: String,
+    pub(crate) members: String,
+    pub(crate) root_rank: i64,
+    pub(crate) rank_size: i64,
+    pub(crate) unequal: i64,
 }
 
 /// The attributes of one kernel, checked.
 #[derive(Debug)]
 pub(crate) struct Attributes {
+    /// What the op does.
+    pub(crate) kind: Kind,
     /// Name of the node.
     pub(crate) node: String,
-    /// The table's code of the data type.
+    /// The table's code of the data type; 0 for a broadcast, whose tensors have each its own.
     pub(crate) dtype: u32,
-    /// The table's code of the reduction.
+    /// The table's code of the reduction; 0 where nothing is reduced.
     pub(crate) reduction: u32,
+    /// The rank in the group that gives, in a broadcast.
+    pub(crate) root: u64,
+    /// How many ranks an allgather takes the group to have; 0 for any number.
+    pub(crate) ranks: u64,
+    /// Whether an allgather takes first dimensions that differ.
+    pub(crate) unequal: bool,
     /// Name of the group.
     pub(crate) group: String,
     /// What calls are matched by.
     pub(crate) tag: Base,
+    /// Names of what was fused, one a line; empty where nothing was.
+    pub(crate) members: String,
+    /// For synchronous kernels: with which nodes it takes turns.
+    pub(crate) place: Place,
 }
 
 impl Raw {
@@ -66,26 +119,45 @@ impl Raw {
     ///
     /// # Safety
     /// `construction` is alive.
-    pub(crate) unsafe fn read(construction: *mut RawConstruction) -> Result<Raw, Failure> {
-        let Some(reader) = Reader::new(construction) else {
+    pub(crate) unsafe fn read(construction: *mut RawConstruction, kind: Kind) -> Result<Raw, Failure> {
+        let Some(reader) = Reader::new(construction, kind) else {
             // SAFETY: the caller promises that the construction is alive.
             let node = unsafe { cxx::node_def(construction) };
-            return Raw::decode(&node.ok_or(Malformed)?);
+            return Raw::decode(&node.ok_or(Malformed)?, kind);
         };
-        Ok(Raw {
+        let mut raw = Raw {
+            kind,
             node: reader.node.clone(),
-            dtype: reader.data_type(c"T")?,
-            reduction: reader.string(c"reduction")?,
             fusion: reader.integer(c"fusion")?,
             fusion_id: reader.integer(c"fusion_id")?,
             group: reader.string(c"group")?,
             tag: reader.string(c"tag")?,
-        })
+            // Graphs of older versions have none.
+            turn: reader.string(c"turn").unwrap_or_default(),
+            ..Raw::default()
+        };
+        match kind {
+            Kind::AllReduce | Kind::Fused => {
+                raw.dtype = reader.data_type(c"T")?;
+                raw.reduction = reader.string(c"reduction")?;
+                if kind == Kind::Fused {
+                    raw.key = reader.string(c"key")?;
+                    raw.members = reader.string(c"members")?;
+                }
+            }
+            Kind::Broadcast => raw.root_rank = reader.integer(c"root_rank")?,
+            Kind::AllGather => {
+                raw.dtype = reader.data_type(c"T")?;
+                raw.rank_size = reader.integer(c"rank_size")?;
+                raw.unequal = reader.integer(c"unequal")?;
+            }
+        }
+        Ok(raw)
     }
 
     /// From an encoded `NodeDef`.
-    fn decode(node: &[u8]) -> Result<Raw, Failure> {
-        let mut raw = Raw { fusion: 1, fusion_id: -1, ..Raw::default() };
+    fn decode(node: &[u8], kind: Kind) -> Result<Raw, Failure> {
+        let mut raw = Raw { kind, fusion: 1, fusion_id: -1, ..Raw::default() };
         for field in wire::fields(node) {
             let field = field?;
             match field.number {
@@ -98,50 +170,83 @@ impl Raw {
     }
 
     fn set(&mut self, (name, value): (&str, &[u8])) -> Result<(), Failure> {
-        let text = |value| utf8(&self.node, name, node_def::bytes(value)?.to_vec());
+        let text = |value| utf8(self.kind, &self.node, name, node_def::bytes(value)?.to_vec());
         match name {
-            "T" => self.dtype = node_def::data_type(value)?,
+            // A broadcast has a list of types.
+            "T" if self.kind != Kind::Broadcast => self.dtype = node_def::data_type(value)?,
             "reduction" => self.reduction = text(value)?,
             "fusion" => self.fusion = node_def::integer(value)?,
             "fusion_id" => self.fusion_id = node_def::integer(value)?,
             "group" => self.group = text(value)?,
             "tag" => self.tag = text(value)?,
+            "turn" => self.turn = text(value)?,
+            "key" => self.key = text(value)?,
+            "members" => self.members = text(value)?,
+            "root_rank" => self.root_rank = node_def::integer(value)?,
+            "rank_size" => self.rank_size = node_def::integer(value)?,
+            "unequal" => self.unequal = node_def::integer(value)?,
             _ => {}
         }
         Ok(())
     }
 
-    /// Checks the attributes. `fusion` and `fusion_id` come first, whatever the reduction.
+    /// Checks the attributes. `fusion` and `fusion_id` come first, whatever the others.
     pub(crate) fn check(self) -> Result<Arc<Attributes>, Failure> {
-        let Raw { node, dtype, reduction, fusion, fusion_id, group, tag } = self;
-        let refuse = |text: String| Failure::invalid(format!("HcomAllReduce node '{node}': {text}"));
-        if !(0..=2).contains(&fusion) {
-            return Err(refuse(format!("fusion: expected 0, 1 or 2, got {fusion}")));
+        let Raw { kind, fusion, fusion_id, group, .. } = &self;
+        if !(0..=2).contains(fusion) {
+            return Err(self.refuse(format!("fusion: expected 0, 1 or 2, got {fusion}")));
         }
-        if fusion == 2 && fusion_id < 0 {
-            return Err(refuse(format!("fusion_id: expected 0 or more with fusion=2, got {fusion_id}")));
+        // Only allreduces are fused.
+        if matches!(kind, Kind::AllReduce | Kind::Fused) && *fusion == 2 && *fusion_id < 0 {
+            return Err(self.refuse(format!("fusion_id: expected 0 or more with fusion=2, got {fusion_id}")));
         }
-        let Some((_, reduction)) = REDUCTIONS.iter().find(|(name, _)| *name == reduction) else {
-            return Err(refuse(format!("reduction: expected one of sum, max, min, prod, got {reduction:?}")));
+        let reduction = REDUCTIONS.iter().find(|(name, _)| *name == self.reduction);
+        let reduction = match (kind, reduction) {
+            (Kind::Broadcast | Kind::AllGather, _) => 0,
+            (Kind::AllReduce | Kind::Fused, Some((_, code))) => *code,
+            (Kind::AllReduce | Kind::Fused, None) => {
+                let got = &self.reduction;
+                return Err(self.refuse(format!("reduction: expected one of sum, max, min, prod, got {got:?}")));
+            }
         };
         if group.is_empty() || group.len() > MAX_GROUP_BYTES || group.contains('\0') {
-            return Err(refuse(format!(
+            return Err(self.refuse(format!(
                 "group: expected 1 to {MAX_GROUP_BYTES} bytes of UTF-8 without a zero byte, got {} bytes: {group:?}",
                 group.len()
             )));
         }
-        let Some((_, _, dtype)) = DATA_TYPES.iter().find(|(number, ..)| *number == dtype) else {
-            return Err(refuse(format!("T: TensorFlow's data type number {dtype} is not supported")));
+        let dtype = match kind {
+            Kind::Broadcast => 0,
+            Kind::AllReduce | Kind::Fused | Kind::AllGather => data_type_code(self.dtype).ok_or_else(|| {
+                self.refuse(format!("T: TensorFlow's data type number {} is not supported", self.dtype))
+            })?,
         };
-        let tag = Base::new(&tag, &node);
-        Ok(Arc::new(Attributes { node, dtype: *dtype, reduction: *reduction, group, tag }))
+        let count = |name, value: i64| {
+            u64::try_from(value).map_err(|_| self.refuse(format!("{name}: expected 0 or more, got {value}")))
+        };
+        let (root, ranks) = (count("root_rank", self.root_rank)?, count("rank_size", self.rank_size)?);
+        let Raw { kind, node, group, unequal, key, members, tag, turn, .. } = self;
+        let place = Place::new(&turn, &tag, &node);
+        let tag = if key.is_empty() { Base::new(&tag, &node) } else { Base::Named(key) };
+        let unequal = unequal != 0;
+        Ok(Arc::new(Attributes { kind, node, dtype, reduction, root, ranks, unequal, group, tag, members, place }))
     }
+
+    fn refuse(&self, text: String) -> Failure {
+        Failure::invalid(format!("{} node '{}': {text}", self.kind.op(), self.node))
+    }
+}
+
+/// The table's code of a data type that TensorFlow gives this number.
+pub(crate) fn data_type_code(number: c_int) -> Option<u32> {
+    DATA_TYPES.iter().find(|(known, ..)| *known == number).map(|(_, _, code)| *code)
 }
 
 /// Reads attributes of one construction, by the C API of releases after 1.15.
 struct Reader {
     construction: *mut RawConstruction,
     /// For messages.
+    kind: Kind,
     node: String,
     integer: AttrInt64,
     size: AttrSize,
@@ -162,10 +267,11 @@ pub(crate) fn has_reader(api: &Api) -> bool {
 
 impl Reader {
     /// The construction must be alive while the reader is used. `None` if the C API lacks a function.
-    fn new(construction: *mut RawConstruction) -> Option<Reader> {
+    fn new(construction: *mut RawConstruction, kind: Kind) -> Option<Reader> {
         let name = api().TF_OpKernelConstruction_GetName?;
         Some(Reader {
             construction,
+            kind,
             // SAFETY: the construction is alive (see `Raw::read`).
             node: text(unsafe { name(construction) }),
             integer: api().TF_OpKernelConstruction_GetAttrInt64?,
@@ -210,30 +316,30 @@ impl Reader {
             )
         };
         let bytes = self.end(name, &status, bytes)?;
-        utf8(&self.node, &name.to_string_lossy(), bytes)
+        utf8(self.kind, &self.node, &name.to_string_lossy(), bytes)
     }
 
     fn end<T>(&self, name: &CStr, status: &Status, value: T) -> Result<T, Failure> {
         match status.error() {
             None => Ok(value),
             Some(error) => {
-                let (node, name) = (&self.node, name.to_string_lossy());
-                Err(Failure::invalid(format!("HcomAllReduce node '{node}': cannot read attribute {name}: {error}")))
+                let (op, node, name) = (self.kind.op(), &self.node, name.to_string_lossy());
+                Err(Failure::invalid(format!("{op} node '{node}': cannot read attribute {name}: {error}")))
             }
         }
     }
 }
 
-fn utf8(node: &str, name: &str, bytes: Vec<u8>) -> Result<String, Failure> {
+fn utf8(kind: Kind, node: &str, name: &str, bytes: Vec<u8>) -> Result<String, Failure> {
     String::from_utf8(bytes).map_err(|error| {
         let bytes = error.as_bytes().escape_ascii();
-        Failure::invalid(format!("HcomAllReduce node '{node}': {name}: expected UTF-8, got the bytes {bytes}"))
+        Failure::invalid(format!("{} node '{node}': {name}: expected UTF-8, got the bytes {bytes}", kind.op()))
     })
 }
 
 impl From<Malformed> for Failure {
     fn from(_: Malformed) -> Failure {
-        let message = "HcomAllReduce: cannot read the definition of a node of this TensorFlow".into();
+        let message = "foldcast: cannot read the definition of a node of this TensorFlow".into();
         Failure { code: StatusCode::Internal, message }
     }
 }
@@ -261,7 +367,13 @@ pub(crate) mod tests {
             fusion_id: -1,
             group: "hccl_world_group".into(),
             tag: "step".into(),
+            turn: "1:".into(),
+            ..Raw::default()
         }
+    }
+
+    pub(crate) fn moving(kind: Kind) -> Raw {
+        Raw { kind, node: "tower/x".into(), fusion: 2, fusion_id: -1, rank_size: 2, ..good() }
     }
 
     fn refusal(raw: Raw) -> String {
@@ -314,12 +426,14 @@ pub(crate) mod tests {
         put("T", &|out| wire::put_number(out, 6, 1));
         put("fusion", &|out| wire::put_number(out, 3, 1));
         put("fusion_id", &|out| wire::put_number(out, 3, u64::MAX));
-        for (name, text) in [("reduction", "sum"), ("group", "hccl_world_group"), ("tag", "step"), ("other", "x")] {
+        for (name, text) in
+            [("reduction", "sum"), ("group", "hccl_world_group"), ("tag", "step"), ("turn", "1:"), ("other", "x")]
+        {
             put(name, &|out| wire::put_bytes(out, 2, text.as_bytes()));
         }
-        let read = Raw::decode(&node).expect("well formed");
+        let read = Raw::decode(&node, Kind::AllReduce).expect("well formed");
         assert_eq!(format!("{read:?}"), format!("{:?}", good()));
-        assert!(Raw::decode(&node[..node.len() - 1]).is_err());
+        assert!(Raw::decode(&node[..node.len() - 1], Kind::AllReduce).is_err());
     }
 
     #[test]
@@ -328,6 +442,31 @@ pub(crate) mod tests {
         assert!(message.contains("fusion: expected"), "{message}");
         let message = refusal(Raw { fusion: 2, reduction: "mean".into(), ..good() });
         assert!(message.contains("fusion_id: expected"), "{message}");
+    }
+
+    #[test]
+    fn moves_need_no_reduction_and_no_fusion_id() {
+        let raw = Raw { reduction: String::new(), dtype: 0, root_rank: 3, ..moving(Kind::Broadcast) };
+        let checked = raw.check().expect("nothing is wrong");
+        assert_eq!((checked.dtype, checked.reduction, checked.root), (0, 0, 3));
+        let checked = Raw { unequal: 1, ..moving(Kind::AllGather) }.check().expect("nothing is wrong");
+        assert_eq!((checked.dtype, checked.ranks, checked.unequal), (11, 2, true));
+        for (raw, words) in [
+            (
+                Raw { root_rank: -1, ..moving(Kind::Broadcast) },
+                "HcomBroadcast node 'tower/x': root_rank: expected 0 or",
+            ),
+            (
+                Raw { rank_size: -2, ..moving(Kind::AllGather) },
+                "HcomAllGather node 'tower/x': rank_size: expected 0 or",
+            ),
+            (Raw { dtype: 7, ..moving(Kind::AllGather) }, "number 7"),
+            (Raw { fusion: 3, ..moving(Kind::AllGather) }, "fusion: expected 0, 1 or 2, got 3"),
+            (Raw { group: String::new(), ..moving(Kind::Broadcast) }, "1 to 127 bytes"),
+        ] {
+            let failure = raw.check().expect_err("must be refused");
+            assert!(failure.message.contains(words), "{}", failure.message);
+        }
     }
 
     #[test]
@@ -353,6 +492,6 @@ pub(crate) mod tests {
             assert_eq!(u32::from(expected.code()), code, "{name}");
         }
         assert_eq!(MAX_GROUP_BYTES, types::MAX_GROUP_NAME_BYTES);
-        assert_eq!(crate::kernel::MAX_INPUT_BYTES, types::MAX_INPUT.0);
+        assert_eq!(crate::call::MAX_INPUT_BYTES, types::MAX_INPUT.0);
     }
 }

@@ -79,11 +79,21 @@ impl Context {
         Ok((unsafe { Tensor::from_raw(tensor) }, forwarded == candidates[0]))
     }
 
-    /// An output in memory of its own: 1.15 has no function that could reuse an input's.
-    fn new_output(&self, index: usize, dimensions: &[i64], bytes: usize, status: &Status) -> Result<Tensor, Failure> {
-        let index = number(index);
+    /// TensorFlow's number of the data type of an output.
+    pub(crate) fn output_type(&self, index: usize) -> c_int {
         // SAFETY: the context is alive and the op has an output of this index.
-        let dtype = unsafe { (api().TF_ExpectedOutputDataType)(self.raw, index) };
+        unsafe { (api().TF_ExpectedOutputDataType)(self.raw, number(index)) }
+    }
+
+    /// An output in memory of its own: 1.15 has no function that could reuse an input's.
+    pub(crate) fn new_output(
+        &self,
+        index: usize,
+        dimensions: &[i64],
+        bytes: usize,
+        status: &Status,
+    ) -> Result<Tensor, Failure> {
+        let (dtype, index) = (self.output_type(index), number(index));
         // SAFETY: as many dimensions as said are readable, and their product is the size.
         let tensor = unsafe { (api().TF_AllocateTensor)(dtype, dimensions.as_ptr(), number(dimensions.len()), bytes) };
         let tensor = NonNull::new(tensor).ok_or_else(|| Failure {

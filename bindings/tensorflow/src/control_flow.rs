@@ -8,6 +8,8 @@
 use std::collections::BTreeSet;
 
 use crate::graph::{Edge, Graph, Node};
+use crate::node_def;
+use crate::tag::without_numbers;
 
 /// Under what a node runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -16,6 +18,23 @@ pub(crate) struct Signature {
     frames: Vec<Vec<u8>>,
     /// The depth of frames, then node and output of what decides, and which way.
     conditions: BTreeSet<(usize, usize, Option<u32>, u32)>,
+}
+
+impl Signature {
+    /// The signature in words that are the same on every rank; empty outside of loops and branches.
+    pub(crate) fn text(&self, graph: &Graph<'_>) -> String {
+        let frame = |value: &Vec<u8>| {
+            let name = node_def::bytes(value).unwrap_or_default();
+            without_numbers(&String::from_utf8_lossy(name))
+        };
+        let condition = |(depth, node, output, way): &(usize, usize, Option<u32>, u32)| {
+            let name = without_numbers(graph.nodes[*node].name);
+            format!("{depth} {name}:{} {way}", output.map_or_else(|| "^".into(), |output| output.to_string()))
+        };
+        let mut conditions: Vec<String> = self.conditions.iter().map(condition).collect();
+        conditions.sort();
+        self.frames.iter().map(frame).chain(conditions).collect::<Vec<_>>().join("\n")
+    }
 }
 
 fn is_switch(node: &Node<'_>) -> bool {

@@ -1,7 +1,9 @@
 //! Graphs, as TensorFlow would hand them over, before and after.
 
+use plan::fusion::{Strategy, ends};
+
 use crate::graph::Graph;
-use crate::planning::{default_split, plan};
+use crate::planning::plan;
 use crate::rewrite::{FUSED_OP, rewrite};
 use crate::wire::{put_bytes, put_number};
 
@@ -63,10 +65,14 @@ impl Writer {
     }
 }
 
+fn by_default(_: &str, sizes: &[u64]) -> Vec<usize> {
+    ends(sizes, &Strategy::default()).expect("the default fits any number")
+}
+
 /// The names in each fusion.
 fn fused(writer: &Writer) -> Vec<Vec<String>> {
     let graph = Graph::decode(&writer.bytes).expect("well formed");
-    let planned = plan(&graph, &|_, sizes| default_split(sizes)).expect("well formed");
+    let planned = plan(&graph, &by_default).expect("well formed");
     let names = |members: Vec<usize>| members.iter().map(|member| graph.nodes[*member].name.to_owned()).collect();
     planned.into_iter().map(|fusion| names(fusion.members)).collect()
 }
@@ -88,7 +94,7 @@ fn the_fused_op_takes_data_then_control_and_its_members_live_on() {
     writer.reduce("a", &["x", "^c"], 2, 1, 4).reduce("b", &["x:1", "^c"], 2, 1, 8);
     writer.node("use", "Add", &["a", "b"], &[]);
     put_bytes(&mut writer.bytes, 4, b"\x08\x15");
-    let rewritten = rewrite(&writer.bytes, &|_, sizes| default_split(sizes)).expect("well formed").expect("fused");
+    let rewritten = rewrite(&writer.bytes, &by_default).expect("well formed").expect("fused");
     let graph = Graph::decode(&rewritten.graph).expect("well formed");
     let node = |name: &str| graph.nodes.iter().find(|node| node.name == name).expect("it is there");
     let new = node("a/fused_2");
@@ -100,7 +106,7 @@ fn the_fused_op_takes_data_then_control_and_its_members_live_on() {
     assert_eq!(graph.rest, [b"\x22\x02\x08\x15"]);
     assert_eq!((rewritten.launches[0].bytes, &rewritten.launches[0].members[..]), (12, &["a".into(), "b".into()][..]));
     // What was rewritten has nothing to fuse any more.
-    assert!(rewrite(&rewritten.graph, &|_, sizes| default_split(sizes)).expect("well formed").is_none());
+    assert!(rewrite(&rewritten.graph, &by_default).expect("well formed").is_none());
 }
 
 #[test]
@@ -156,20 +162,7 @@ fn what_is_not_to_be_fused_is_not() {
     writer.node("x", "Placeholder", &[], &[]);
     writer.reduce("a", &["x"], 0, -1, 4).reduce("b", &["x"], 0, -1, 4);
     writer.reduce("c", &["x"], 2, 1, 4).reduce("d", &["x"], 2, 2, 4);
-    // More than one call may carry.
-    writer.reduce("e", &["x"], 2, 3, 5 << 30).reduce("f", &["x"], 2, 3, 5 << 30);
     assert_eq!(fused(&writer), Vec::<Vec<String>>::new());
-}
-
-#[test]
-fn the_default_split_is_by_bytes() {
-    assert_eq!(default_split(&[1; 160]), [155, 160]);
-    assert_eq!(default_split(&[0; 160]), [155, 160]);
-    assert_eq!(default_split(&[1, 1, 1, 1_000_000]), [3, 4]);
-    assert_eq!(default_split(&[1_000_000, 1, 1, 1]), [1, 4]);
-    for few in 0..3 {
-        assert_eq!(default_split(&vec![4; few]), [few]);
-    }
 }
 
 #[test]
@@ -178,7 +171,7 @@ fn broken_graphs_are_refused_and_never_panic() {
     writer.node("x", "Placeholder", &[], &[]).node("s", "Switch", &["x", "x"], &[]);
     writer.reduce("a", &["s:1"], 2, 1, 4).reduce("b", &["s:1"], 1, 1, 4).reduce("c", &["s:1", "^x"], 1, 1, 4);
     let whole = writer.bytes;
-    let run = |bytes: &[u8]| rewrite(bytes, &|_, sizes| default_split(sizes)).map(|rewritten| rewritten.is_some());
+    let run = |bytes: &[u8]| rewrite(bytes, &by_default).map(|rewritten| rewritten.is_some());
     assert_eq!(run(&whole), Ok(true));
     for cut in 0..whole.len() {
         let _ = run(&whole[..cut]);
@@ -215,6 +208,76 @@ fn a_large_graph() {
         writer.reduce(&format!("r_{index}"), &[&format!("n{}", index * 19)], 1 + index % 2, index / 20, 4096);
     }
     let start = std::time::Instant::now();
-    let rewritten = rewrite(&writer.bytes, &|_, sizes| default_split(sizes)).expect("well formed").expect("fused");
+    let rewritten = rewrite(&writer.bytes, &by_default).expect("well formed").expect("fused");
     println!("{} launches, {:?}", rewritten.launches.len(), start.elapsed());
+}
+
+/// The keys of the calls that a graph's allreduces become, with their members' names.
+fn keys(writer: &Writer) -> Vec<(String, Vec<String>)> {
+    let graph = Graph::decode(&writer.bytes).expect("well formed");
+    let planned = plan(&graph, &by_default).expect("well formed");
+    planned.into_iter().map(|fusion| (fusion.key, fusion.names)).collect()
+}
+
+#[test]
+fn keys_do_not_depend_on_which_members_there_are() {
+    let graph = |left_out: &str| {
+        let mut writer = Writer::default();
+        writer.node("x", "Placeholder", &[], &[]);
+        for name in ["a", "b", "c", "d", "e", "f"].into_iter().filter(|name| *name != left_out) {
+            writer.reduce(name, &["x"], 1, -1, 4).reduce(&format!("{name}_2"), &["x"], 2, 7, 4);
+        }
+        keys(&writer)
+    };
+    let whole = graph("");
+    let found: Vec<&str> = whole.iter().map(|(key, _)| &key[..]).collect();
+    assert_eq!(found, ["step+split.0.0.float", "step+split.0.1.float", "step+id7.0.0.float"]);
+    assert_eq!(whole[1].1, ["f"], "a segment of one member is a call like the others");
+    for missing in ["a", "c", "f"] {
+        let fewer = graph(missing);
+        let others: Vec<&str> = fewer.iter().map(|(key, _)| &key[..]).collect();
+        assert_eq!(others, found, "without {missing}");
+        assert_ne!(fewer, whole);
+    }
+}
+
+#[test]
+fn keys_of_one_graph_differ() {
+    let mut writer = Writer::default();
+    writer.node("x", "Placeholder", &[], &[]);
+    // Two branches whose deciding nodes have the same name on every rank.
+    writer.node("p/_1/p", "Placeholder", &[], &[]).node("p/_2/p", "Placeholder", &[], &[]);
+    writer.node("s/_1/s", "Switch", &["x", "p/_1/p"], &[]).node("s/_2/s", "Switch", &["x", "p/_2/p"], &[]);
+    writer.reduce("b/_2/y", &["s/_2/s:1"], 2, 1, 4).reduce("b/_2/z", &["s/_2/s:1"], 2, 1, 4);
+    writer.reduce("a/_1/y", &["s/_1/s:1"], 2, 1, 4).reduce("a/_1/z", &["s/_1/s:1"], 2, 1, 4);
+    writer.reduce("o", &["x"], 2, 1, 4).reduce("q", &["x"], 2, 1, 4);
+    writer.reduce("second", &["o"], 2, 1, 4).reduce("third", &["q"], 2, 1, 4);
+    let mut found: Vec<_> = keys(&writer).into_iter().map(|(key, members)| (members.join(" "), key)).collect();
+    found.sort();
+    let key = |at: usize| &found[at].1[..];
+    assert_eq!((&found[2].0[..], key(2)), ("o q", "step+id1.0.0.float"));
+    assert_eq!((&found[3].0[..], key(3)), ("second third", "step+id1.1.0.float"));
+    assert_eq!(key(1), format!("{}~2", key(0)), "of equal keys the later one by name gets a number");
+    assert!(key(0).starts_with("step+id1.") && key(0).ends_with(".0.0.float") && key(0).len() > key(2).len());
+}
+
+#[test]
+fn a_strategy_that_does_not_fit_leaves_all_alone() {
+    let mut writer = Writer::default();
+    writer.node("x", "Placeholder", &[], &[]).reduce("a", &["x"], 1, -1, 4).reduce("b", &["x"], 1, -1, 4);
+    let graph = Graph::decode(&writer.bytes).expect("well formed");
+    assert_eq!(plan(&graph, &|_, _| Vec::new()), Ok(Vec::new()));
+}
+
+#[test]
+fn sizes_that_are_not_known_count_as_equal_ones() {
+    for (bytes, segments) in [(1_000_000, [1, 39]), (-1, [39, 1])] {
+        let mut writer = Writer::default();
+        writer.node("x", "Placeholder", &[], &[]).reduce("a_0", &["x"], 1, -1, bytes);
+        for at in 1..40 {
+            writer.reduce(&format!("a_{at}"), &["x"], 1, -1, 4);
+        }
+        let found: Vec<_> = keys(&writer).iter().map(|(_, names)| names.len()).collect();
+        assert_eq!(found, segments);
+    }
 }

@@ -1,31 +1,42 @@
 //! Which allreduces of a graph become one.
 //!
-//! Candidates are sums. Those of one group, data type, device, kind of fusion and `fusion_id` form a set, in an order
-//! that is the same on every rank: by tag, numbers in it by their value. A set falls apart by control flow (`control_flow`) and by
-//! depth, the largest number of its members on a path to a member: members of one depth do not depend on each other.
-//! With `fusion=1` what is left is cut into segments by the group's split strategy. At last, two fused sets may depend
-//! on each other in both directions though no two members do; so the graph with the sets contracted must have no cycle,
-//! and a set that would make one is left alone.
+//! Candidates are sums. Those of one group, device, kind of fusion and `fusion_id` form a set. It falls apart by control flow
+//! (`control_flow`) and by depth, the largest number of its members on a path to a member: members of one depth do not
+//! depend on each other. What is left is ordered by name, which is the same on every rank, and with `fusion=1` cut into
+//! segments by the group's split strategy (`plan::fusion`); each data type of a segment becomes one call. At last, two
+//! calls may depend on each other in both directions though no two members do; so the graph with the calls contracted must
+//! have no cycle, and what would make one is left alone.
+//!
+//! The calls of different ranks are matched by a key that says all this, and nothing of which members there are: so calls
+//! with other members meet, and the engine tells each rank what the other ones have. That is why a segment of one member
+//! is a fused call too. Only an allreduce that has no other one beside it is left as it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
+use plan::fusion::order_by_name;
+
+use crate::attributes::DATA_TYPES;
 use crate::control_flow::{Signature, signatures, topological_order};
 use crate::graph::{Graph, Node};
-use crate::kernel::MAX_INPUT_BYTES;
 use crate::node_def;
 use crate::tag::{self, without_numbers};
 use crate::wire::Malformed;
 
 pub(crate) const OP: &str = "HcomAllReduce";
 
-/// Cuts an ordered list of sizes in bytes into segments: gives the end of each, the last being the list's length.
+/// Cuts the gradients of a group, an ordered list of their sizes in bytes, into segments: gives the end of each, the last
+/// being the list's length; nothing if they are to be left alone.
 pub(crate) type Split<'a> = dyn Fn(&str, &[u64]) -> Vec<usize> + 'a;
 
 /// Allreduces that become one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fusion {
-    /// Indices of nodes, in the order in which their data is laid out.
+    /// Indices of nodes, in the order that all ranks have.
     pub(crate) members: Vec<usize>,
+    /// What the ranks call the members, in the same order.
+    pub(crate) names: Vec<String>,
+    /// What the calls of the ranks are matched by.
+    pub(crate) key: String,
     pub(crate) fusion: i64,
     pub(crate) fusion_id: i64,
     /// Together; 0 if the size of one is not known.
@@ -37,46 +48,17 @@ struct Key<'a> {
     fusion: i64,
     fusion_id: i64,
     group: &'a str,
-    dtype: i32,
     device: &'a str,
     signature: Signature,
 }
 
-/// A candidate: its order, its node, its size.
+/// A candidate: its node, what all ranks call it, its type, its size if that is known.
+#[derive(Clone)]
 struct Member {
-    order: Vec<Part>,
     node: usize,
-    bytes: u64,
-}
-
-/// A piece of a name: numbers compare by value.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Part {
-    Number(usize, String),
-    Text(String),
-}
-
-fn natural_order(name: &str) -> Vec<Part> {
-    let mut parts = Vec::new();
-    let mut rest = name;
-    while let Some(first) = rest.bytes().next() {
-        let digit = first.is_ascii_digit();
-        let end = rest.bytes().position(|byte| byte.is_ascii_digit() != digit).unwrap_or(rest.len());
-        let (part, left) = rest.split_at(end);
-        parts.push(if digit {
-            let digits = part.trim_start_matches('0');
-            Part::Number(digits.len(), digits.into())
-        } else {
-            Part::Text(part.into())
-        });
-        rest = left;
-    }
-    parts
-}
-
-/// What all ranks call a member.
-pub(crate) fn member_name(node: &Node<'_>) -> Result<String, Malformed> {
-    Ok(format!("{}/{}", node.text("tag")?, without_numbers(node.name)))
+    name: String,
+    dtype: i32,
+    bytes: Option<u64>,
 }
 
 /// What to fuse; empty if nothing.
@@ -90,19 +72,44 @@ pub(crate) fn plan(graph: &Graph<'_>, split: &Split<'_>) -> Result<Vec<Fusion>, 
     let each: Vec<usize> = (0..graph.nodes.len()).collect();
     let Some(order) = topological_order(graph, &each, each.len()) else { return Ok(Vec::new()) };
     let signatures = signatures(graph, &order);
+    let tags = graph_tags(graph)?;
     let mut planned = Vec::new();
-    for (key, members) in sets(graph, &signatures)? {
-        for mut members in by_depth(graph, &order, members) {
-            members.sort_by(|a, b| (&a.order, a.node).cmp(&(&b.order, b.node)));
-            let sizes: Vec<u64> = members.iter().map(|member| member.bytes).collect();
-            let ends = if key.fusion == 2 { vec![members.len()] } else { split(key.group, &sizes) };
-            cut(&key, &members, &ends, &mut planned);
+    for (key, members) in sets(graph, &signatures, &tags)? {
+        let tag = tags.get(key.group).copied().unwrap_or_default();
+        for (depth, members) in by_depth(graph, &order, members).into_iter().filter(|(_, members)| members.len() > 1) {
+            let names: Vec<&str> = members.iter().map(|member| &member.name[..]).collect();
+            let members: Vec<Member> = order_by_name(&names).into_iter().map(|at| members[at].clone()).collect();
+            let ends = if key.fusion == 2 { vec![members.len()] } else { split(key.group, &sizes(&members)) };
+            let base = format!("{tag}{}.{depth}", text_of(graph, &key));
+            cut(&key, &base, &members, &ends, &mut planned);
         }
     }
+    tell_apart(graph, &mut planned)?;
     Ok(without_cycles(graph, planned))
 }
 
-fn sets<'a>(graph: &Graph<'a>, signatures: &[Option<Signature>]) -> Result<BTreeMap<Key<'a>, Vec<Member>>, Malformed> {
+/// For each group, what the graph is called: the shortest of its allreduces' tags, since what is inlined into a function has
+/// longer ones. That of one allreduce might be missing on a rank.
+fn graph_tags<'a>(graph: &Graph<'a>) -> Result<BTreeMap<&'a str, &'a str>, Malformed> {
+    let mut tags: BTreeMap<&str, &str> = BTreeMap::new();
+    for node in graph.nodes.iter().filter(|node| node.op == OP) {
+        let (group, tag) = (node.text("group")?, node.text("tag")?);
+        if tag::is_unnamed(tag) {
+            continue;
+        }
+        let known = tags.entry(group).or_insert(tag);
+        if (tag.len(), tag) < (known.len(), *known) {
+            *known = tag;
+        }
+    }
+    Ok(tags)
+}
+
+fn sets<'a>(
+    graph: &Graph<'a>,
+    signatures: &[Option<Signature>],
+    tags: &BTreeMap<&str, &str>,
+) -> Result<BTreeMap<Key<'a>, Vec<Member>>, Malformed> {
     let mut sets: BTreeMap<Key<'a>, Vec<Member>> = BTreeMap::new();
     for (index, node) in graph.nodes.iter().enumerate().filter(|(_, node)| node.op == OP) {
         let fusion = node.integer("fusion", 1)?;
@@ -110,26 +117,33 @@ fn sets<'a>(graph: &Graph<'a>, signatures: &[Option<Signature>]) -> Result<BTree
         if !(1..=2).contains(&fusion) || node.text("reduction")? != "sum" || tag::is_unnamed(node.text("tag")?) {
             continue;
         }
+        let group = node.text("group")?;
         let key = Key {
             fusion,
             fusion_id: if fusion == 2 { node.integer("fusion_id", -1)? } else { -1 },
-            group: node.text("group")?,
-            dtype: node_def::data_type(node.attribute("T"))?,
+            group,
             device: node.device,
             signature: signature.clone(),
         };
-        let bytes = u64::try_from(node.integer("bytes", -1)?).unwrap_or(0);
-        let member = Member { order: natural_order(&member_name(node)?), node: index, bytes };
+        let member = Member {
+            node: index,
+            name: member_name(node, tags.get(group).copied().unwrap_or_default())?,
+            dtype: node_def::data_type(node.attribute("T"))?,
+            bytes: u64::try_from(node.integer("bytes", -1)?).ok(),
+        };
         sets.entry(key).or_default().push(member);
     }
     Ok(sets)
 }
 
+/// What all ranks call a member of a graph with this tag.
+fn member_name(node: &Node<'_>, graph: &str) -> Result<String, Malformed> {
+    let (tag, name) = (node.text("tag")?, without_numbers(node.name));
+    Ok(if tag == graph { name } else { format!("{tag}/{name}") })
+}
+
 /// The members of a set by how many others there are at most on a path to them.
-fn by_depth(graph: &Graph<'_>, order: &[usize], members: Vec<Member>) -> Vec<Vec<Member>> {
-    if members.len() < 2 {
-        return Vec::new();
-    }
+fn by_depth(graph: &Graph<'_>, order: &[usize], members: Vec<Member>) -> BTreeMap<usize, Vec<Member>> {
     let mut is_member = vec![false; graph.nodes.len()];
     for member in &members {
         is_member[member.node] = true;
@@ -144,41 +158,77 @@ fn by_depth(graph: &Graph<'_>, order: &[usize], members: Vec<Member>) -> Vec<Vec
     for member in members {
         classes.entry(depth[member.node]).or_default().push(member);
     }
-    classes.into_values().collect()
+    classes
 }
 
-/// Makes fusions of the segments with these ends, none larger than one call may be.
-fn cut(key: &Key<'_>, members: &[Member], ends: &[usize], planned: &mut Vec<Fusion>) {
+/// The members' sizes; all the same if one is not known.
+fn sizes(members: &[Member]) -> Vec<u64> {
+    let sizes: Option<Vec<u64>> = members.iter().map(|member| member.bytes).collect();
+    sizes.unwrap_or_else(|| vec![1; members.len()])
+}
+
+/// What of a set's key is the same on all ranks, as text. The group is not in it: calls of different groups never meet.
+fn text_of(graph: &Graph<'_>, key: &Key<'_>) -> String {
+    let mut text = match key.fusion {
+        2 => format!("+id{}", key.fusion_id),
+        _ => "+split".into(),
+    };
+    // Job and task differ between the ranks of a cluster.
+    match key.device.rsplit_once("device:").map_or(key.device, |(_, device)| device) {
+        "" | "CPU:0" => {}
+        device => text.extend([".", device]),
+    }
+    let flow = key.signature.text(graph);
+    if !flow.is_empty() {
+        text.push_str(&format!(".{:016x}", digest(&flow)));
+    }
+    text
+}
+
+/// Makes calls of the segments with these ends: one for each data type.
+fn cut(key: &Key<'_>, base: &str, members: &[Member], ends: &[usize], planned: &mut Vec<Fusion>) {
     let mut start = 0;
-    for end in ends {
-        let segment = members.get(start..*end).unwrap_or_default();
-        start = *end;
-        let mut bytes = 0;
-        let mut open = Vec::new();
-        for member in segment {
-            if bytes + member.bytes > MAX_INPUT_BYTES {
-                close(key, &mut open, planned);
-                bytes = 0;
-            }
-            bytes += member.bytes;
-            open.push(member);
+    for (segment, end) in ends.iter().enumerate() {
+        let mut by_type: BTreeMap<i32, Vec<&Member>> = BTreeMap::new();
+        for member in members.get(start..*end).unwrap_or_default() {
+            by_type.entry(member.dtype).or_default().push(member);
         }
-        close(key, &mut open, planned);
+        start = *end;
+        for (dtype, members) in by_type {
+            let name = DATA_TYPES.iter().find(|(number, ..)| *number == dtype).map_or("", |(_, name, _)| name);
+            let bytes: Option<u64> = members.iter().map(|member| member.bytes).sum();
+            planned.push(Fusion {
+                members: members.iter().map(|member| member.node).collect(),
+                names: members.iter().map(|member| member.name.clone()).collect(),
+                key: format!("{base}.{segment}.{name}"),
+                fusion: key.fusion,
+                fusion_id: key.fusion_id,
+                bytes: bytes.unwrap_or(0),
+            });
+        }
     }
 }
 
-fn close(key: &Key<'_>, open: &mut Vec<&Member>, planned: &mut Vec<Fusion>) {
-    let members = core::mem::take(open);
-    if members.len() < 2 {
-        return;
+/// Numbers the calls of a group that have the same key, in the order of their first members' names.
+fn tell_apart(graph: &Graph<'_>, planned: &mut [Fusion]) -> Result<(), Malformed> {
+    let mut same: HashMap<(&str, String), Vec<usize>> = HashMap::new();
+    for (at, fusion) in planned.iter().enumerate() {
+        let group = graph.nodes[fusion.members[0]].text("group")?;
+        same.entry((group, fusion.key.clone())).or_default().push(at);
     }
-    let known = members.iter().all(|member| member.bytes > 0);
-    planned.push(Fusion {
-        members: members.iter().map(|member| member.node).collect(),
-        fusion: key.fusion,
-        fusion_id: key.fusion_id,
-        bytes: if known { members.iter().map(|member| member.bytes).sum() } else { 0 },
-    });
+    for places in same.into_values().filter(|places| places.len() > 1) {
+        let names: Vec<String> = places.iter().map(|at| planned[*at].names[0].clone()).collect();
+        for (number, at) in order_by_name(&names).into_iter().enumerate().skip(1) {
+            planned[places[at]].key.push_str(&format!("~{}", number + 1));
+        }
+    }
+    Ok(())
+}
+
+/// FNV-1a of 64 bits: <http://www.isthe.com/chongo/tech/comp/fnv/>.
+fn digest(text: &str) -> u64 {
+    let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 /// Leaves out each fusion that makes a cycle with those before it.
@@ -210,23 +260,4 @@ fn is_acyclic(graph: &Graph<'_>, fusions: &[Fusion]) -> bool {
         groups += 1;
     }
     topological_order(graph, &group, groups).is_some()
-}
-
-/// The split that holds if no strategy was set: two segments, 96.54 and 3.46 % of the bytes. The last member is in the
-/// second in any case, unless it is the only one; sizes that are not known count as equal.
-pub(crate) fn default_split(sizes: &[u64]) -> Vec<usize> {
-    if sizes.len() < 3 {
-        return vec![sizes.len()];
-    }
-    let known = sizes.iter().all(|size| *size > 0);
-    let weight = |size: &u64| u128::from(if known { *size } else { 1 });
-    let total: u128 = sizes.iter().map(weight).sum();
-    let mut before = 0;
-    let first = sizes.iter().take_while(|size| {
-        let inside = before * 10_000 < total * 9_654;
-        before += weight(size);
-        inside
-    });
-    let end = first.count().min(sizes.len() - 1);
-    vec![end, sizes.len()]
 }

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::api::{RawStatus, api};
 use crate::status::Status;
-use crate::{attach, planning, report, rewrite};
+use crate::{attach, cxx_grappler, report, rewrite};
 
 /// `TF_Buffer`
 #[repr(C)]
@@ -109,21 +109,20 @@ unsafe extern "C" fn optimize(
         // SAFETY: the buffer has as many bytes as it says.
         unsafe { core::slice::from_raw_parts(graph.data.cast::<u8>(), graph.length) }
     };
-    let rewrite = || if ON.load(Relaxed) { rewrite::rewrite(bytes, &split) } else { Ok(None) };
-    let rewritten = std::panic::catch_unwind(rewrite).ok().and_then(Result::ok).flatten();
-    let result = match rewritten {
-        None => bytes.to_vec(),
-        Some(rewritten) => {
-            log(&rewritten.launches);
-            report::add(rewritten.launches);
-            rewritten.graph
-        }
-    };
-    let result = Box::leak(result.into_boxed_slice());
+    let result = Box::leak(fuse(bytes).unwrap_or_else(|| bytes.to_vec()).into_boxed_slice());
     let buffer = Buffer { data: result.as_ptr().cast(), length: result.len(), free: Some(free) };
     // SAFETY: TensorFlow gives an empty buffer of its own.
     unsafe { out.write(buffer) };
     succeed(status);
+}
+
+/// The encoded graph with its allreduces fused, which are reported; `None` if it stays as it is.
+pub(crate) fn fuse(bytes: &[u8]) -> Option<Vec<u8>> {
+    let rewrite = || if ON.load(Relaxed) { rewrite::rewrite(bytes, &split) } else { Ok(None) };
+    let rewritten = std::panic::catch_unwind(rewrite).ok().and_then(Result::ok).flatten()?;
+    log(&rewritten.launches);
+    report::add(rewritten.launches);
+    Some(rewritten.graph)
 }
 
 unsafe extern "C" fn free(data: *mut c_void, length: usize) {
@@ -132,19 +131,19 @@ unsafe extern "C" fn free(data: *mut c_void, length: usize) {
     drop(unsafe { Box::from_raw(slice) });
 }
 
-/// By the strategy of the group, if the engine knows one.
-fn split(group: &str, sizes: &[u64]) -> Vec<usize> {
-    let strategy = attach::table().and_then(|table| table.split);
-    let Some(strategy) = strategy else { return planning::default_split(sizes) };
+/// By the strategy of the group, which the engine knows; nothing is to be fused where there is no engine.
+pub(crate) fn split(group: &str, sizes: &[u64]) -> Vec<usize> {
+    let Some(table) = attach::table() else { return Vec::new() };
     let mut ends = [0_usize; table::MAX_SEGMENTS];
     // SAFETY: group and sizes are readable, the ends writable, for as long as the call lasts.
-    let count =
-        unsafe { strategy(group.as_ptr(), group.len(), sizes.as_ptr(), sizes.len(), ends.as_mut_ptr(), ends.len()) };
+    let count = unsafe {
+        (table.split)(group.as_ptr(), group.len(), sizes.as_ptr(), sizes.len(), ends.as_mut_ptr(), ends.len())
+    };
     let ends = ends.get(..count).unwrap_or_default();
     if ends.last() == Some(&sizes.len()) && ends.is_sorted() {
         return ends.to_vec();
     }
-    planning::default_split(sizes)
+    Vec::new()
 }
 
 /// The level of messages on standard error: a compiled graph is worth a line from `info` on.
@@ -158,15 +157,17 @@ fn log(launches: &[rewrite::Launch]) {
     }
 }
 
-/// Registers the plugin: 0 if it is there, 1 if this TensorFlow has no plugins, 2 if it refused. Only once in a process:
-/// TensorFlow ends the process that registers a second plugin for CPUs.
+/// Registers the plugin: 0 if it is there, 1 if this TensorFlow has no plugins, 2 if it refused, 3 if it is there by the
+/// way of 1.15, where each session's configuration must name it. Only once in a process: TensorFlow ends the process that
+/// registers a second plugin for CPUs.
 ///
 /// # Safety
 /// `path` is the C string of this library's path.
 // SAFETY: no other symbol of the process has this name: it carries the library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn foldcast_tensorflow_enable_fusion(path: *const c_char) -> c_int {
-    let Some(load) = crate::api::load().ok().and_then(|api| api.TF_LoadPluggableDeviceLibrary) else { return 1 };
+    let Ok(api) = crate::api::load() else { return 1 };
+    let Some(load) = api.TF_LoadPluggableDeviceLibrary else { return if cxx_grappler::register() { 3 } else { 1 } };
     let status = Status::new();
     // SAFETY: the path is a C string; TensorFlow's handle is not needed, and stays open.
     unsafe { load(path, status.as_ptr()) };

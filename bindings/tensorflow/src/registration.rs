@@ -1,15 +1,20 @@
 //! Registers the op and its kernel while TensorFlow opens this library.
 
-use core::ffi::{CStr, c_char, c_int};
+use core::ffi::{CStr, c_char};
 use core::ptr;
 use std::ffi::CString;
 use std::sync::OnceLock;
 
-use crate::api::{self, Api, ComputeSyncFn, RawShapeContext, RawStatus};
-use crate::attributes::{self, DATA_TYPES, REDUCTIONS};
+use crate::api::{self, Api, ComputeSyncFn, ShapeFn};
+use crate::attributes::{self, DATA_TYPES, Kind, REDUCTIONS};
+use crate::broadcast::Tensors;
+use crate::call;
 use crate::cxx::{self, Functions};
+use crate::fused::List;
+use crate::gather::Gather;
+use crate::kernel::Single;
+use crate::shapes;
 use crate::status::{Status, c_string};
-use crate::{fused, kernel};
 
 const DEVICE: &CStr = c"CPU";
 
@@ -18,12 +23,14 @@ const SYNCHRONOUS: &str = "FOLDCAST_TENSORFLOW_SYNCHRONOUS";
 
 /// What makes an op.
 struct Op {
+    kind: Kind,
     name: &'static CStr,
     kernel: &'static CStr,
     input: &'static CStr,
     output: &'static CStr,
     /// Attributes that only this op has.
     attributes: &'static [&'static CStr],
+    infer_shape: ShapeFn,
     functions: Functions,
     compute_sync: ComputeSyncFn,
 }
@@ -31,24 +38,56 @@ struct Op {
 /// One allreduce, as the Python face makes it; its name is part of the interface: scripts use it in
 /// `gradient_override_map`. Its size in bytes, if it is known when it is made, is for fusion.
 const SINGLE: Op = Op {
+    kind: Kind::AllReduce,
     name: c"HcomAllReduce",
     kernel: c"HcomAllReduceKernel",
     input: c"tensor: T",
     output: c"output: T",
     attributes: &[c"bytes: int = -1"],
-    functions: Functions { create: kernel::create, compute: kernel::compute, delete: kernel::delete },
-    compute_sync: kernel::compute_sync,
+    infer_shape: shapes::same,
+    functions: call::functions::<Single>(),
+    compute_sync: call::compute_sync::<Single>,
 };
 
-/// What fusion makes of several.
+/// What fusion makes of several, and the Python face of a list. In a graph that was rewritten it is matched by its `key`, and
+/// its `members` have names, one a line.
 const FUSED: Op = Op {
+    kind: Kind::Fused,
     name: c"HcomAllReduceFused",
     kernel: c"HcomAllReduceFusedKernel",
     input: c"tensors: N * T",
     output: c"outputs: N * T",
-    attributes: &[c"N: int >= 1"],
-    functions: Functions { create: fused::create, compute: fused::compute, delete: fused::delete },
-    compute_sync: fused::compute_sync,
+    attributes: &[c"N: int >= 1", c"key: string = ''", c"members: string = ''"],
+    infer_shape: shapes::same,
+    functions: call::functions::<List>(),
+    compute_sync: call::compute_sync::<List>,
+};
+
+/// A broadcast of a list of tensors.
+const BROADCAST: Op = Op {
+    kind: Kind::Broadcast,
+    name: c"HcomBroadcast",
+    kernel: c"HcomBroadcastKernel",
+    input: c"tensors: T",
+    output: c"outputs: T",
+    attributes: &[c"root_rank: int >= 0"],
+    infer_shape: shapes::same,
+    functions: call::functions::<Tensors>(),
+    compute_sync: call::compute_sync::<Tensors>,
+};
+
+/// One allgather. A `rank_size` of 0 takes the group's size, whatever it is; with `unequal=1` the first dimensions may
+/// differ between ranks.
+const GATHER: Op = Op {
+    kind: Kind::AllGather,
+    name: c"HcomAllGather",
+    kernel: c"HcomAllGatherKernel",
+    input: c"tensor: T",
+    output: c"output: T",
+    attributes: &[c"rank_size: int >= 0", c"unequal: int = 0"],
+    infer_shape: shapes::longer,
+    functions: call::functions::<Gather>(),
+    compute_sync: call::compute_sync::<Gather>,
 };
 
 static OUTCOME: OnceLock<Result<(), CString>> = OnceLock::new();
@@ -86,6 +125,11 @@ enum Way {
 
 static WAY: OnceLock<Way> = OnceLock::new();
 
+/// Whether a call keeps a thread of TensorFlow's.
+pub(crate) fn is_synchronous() -> bool {
+    WAY.get() == Some(&Way::Synchronous)
+}
+
 /// What this TensorFlow cannot do, as bits: 1, the kernels are synchronous; 2, overlapping iterations of a loop cannot
 /// be told apart.
 // SAFETY: no other symbol of the process has this name: it carries the library's.
@@ -93,7 +137,7 @@ static WAY: OnceLock<Way> = OnceLock::new();
 pub extern "C" fn foldcast_tensorflow_lacks() -> u32 {
     let Ok(api) = api::load() else { return 0 };
     let tells = api.TF_GetFrameId.is_some() && api.TF_GetIterId.is_some() || cxx::can_tell_iterations();
-    u32::from(WAY.get() == Some(&Way::Synchronous)) | u32::from(!tells) << 1
+    u32::from(is_synchronous()) | u32::from(!tells) << 1
 }
 
 fn register(api: &'static Api) -> Result<(), String> {
@@ -101,7 +145,7 @@ fn register(api: &'static Api) -> Result<(), String> {
         return Err("it offers no way to read the attributes of a node".into());
     }
     let mut ways = Vec::new();
-    for op in [&SINGLE, &FUSED] {
+    for op in [&SINGLE, &FUSED, &BROADCAST, &GATHER] {
         let name = op.name.to_string_lossy();
         register_op(api, op).map_err(|error| format!("TensorFlow refused the op {name}: {error}"))?;
         let way = register_kernel(api, op).map_err(|error| format!("TensorFlow refused the kernel of {name}: {error}"));
@@ -112,27 +156,34 @@ fn register(api: &'static Api) -> Result<(), String> {
     Ok(())
 }
 
-fn attribute_texts() -> Vec<CString> {
+/// The attributes that several ops have, as the definition of this one says them.
+fn attribute_texts(kind: Kind) -> Vec<CString> {
     let types: Vec<_> = DATA_TYPES.iter().map(|(_, name, _)| *name).collect();
+    let types = types.join(", ");
     let reductions: Vec<_> = REDUCTIONS.iter().map(|(name, _)| format!("'{name}'")).collect();
-    [
-        format!("T: {{{}}}", types.join(", ")),
-        format!("reduction: {{{}}}", reductions.join(", ")),
-        "fusion: int = 1".into(),
-        "fusion_id: int = -1".into(),
+    let (types, fusion, fusion_id) = match kind {
+        Kind::AllReduce | Kind::Fused => (format!("T: {{{types}}}"), 1, -1),
+        Kind::Broadcast => (format!("T: list({{{types}}}) >= 1"), 2, 0),
+        Kind::AllGather => (format!("T: {{{types}}}"), 0, -1),
+    };
+    let reduction =
+        matches!(kind, Kind::AllReduce | Kind::Fused).then(|| format!("reduction: {{{}}}", reductions.join(", ")));
+    let others = [
+        format!("fusion: int = {fusion}"),
+        format!("fusion_id: int = {fusion_id}"),
         "group: string = 'hccl_world_group'".into(),
         "tag: string = ''".into(),
-    ]
-    .iter()
-    .map(|text: &String| c_string(text))
-    .collect()
+        // For synchronous kernels: see `turns`.
+        "turn: string = ''".into(),
+    ];
+    [types].iter().chain(&reduction).chain(&others).map(|text| c_string(text)).collect()
 }
 
 fn register_op(api: &'static Api, op: &Op) -> Result<(), String> {
     // SAFETY: the name is a C string.
     let builder = unsafe { (api.TF_NewOpDefinitionBuilder)(op.name.as_ptr()) };
     let own = op.attributes.iter().map(|text| CString::from(*text));
-    for attribute in attribute_texts().into_iter().chain(own) {
+    for attribute in attribute_texts(op.kind).into_iter().chain(own) {
         // SAFETY: the builder is alive until it is registered; the text is a C string, which TensorFlow copies.
         unsafe { (api.TF_OpDefinitionBuilderAddAttr)(builder, attribute.as_ptr()) };
     }
@@ -144,7 +195,7 @@ fn register_op(api: &'static Api, op: &Op) -> Result<(), String> {
     // SAFETY: as above.
     unsafe { (api.TF_OpDefinitionBuilderSetIsStateful)(builder, true) };
     // SAFETY: as above; the function has the type that TensorFlow calls.
-    unsafe { (api.TF_OpDefinitionBuilderSetShapeInferenceFunction)(builder, infer_shape) };
+    unsafe { (api.TF_OpDefinitionBuilderSetShapeInferenceFunction)(builder, op.infer_shape) };
     let status = Status::new();
     // SAFETY: the builder is alive and goes over to TensorFlow; the status is a place to write to.
     unsafe { (api.TF_RegisterOpDefinition)(builder, status.as_ptr()) };
@@ -177,39 +228,6 @@ fn register_kernel(api: &'static Api, op: &Op) -> Result<Way, String> {
     status.error().map_or(Ok(way), |error| Err(error.into_owned()))
 }
 
-/// Each output has its input's shape, unknown dimensions included.
-///
-/// # Safety
-/// Only for TensorFlow: context and status are alive during the call.
-unsafe extern "C" fn infer_shape(context: *mut RawShapeContext, status: *mut RawStatus) {
-    let api = api::api();
-    // SAFETY: the context is alive.
-    let count = unsafe { (api.TF_ShapeInferenceContextNumInputs)(context) };
-    // SAFETY: no preconditions.
-    let shape = unsafe { (api.TF_NewShapeHandle)() };
-    for index in 0..c_int::try_from(count).unwrap_or(0) {
-        // SAFETY: context, shape and status are alive, and TensorFlow checks the index.
-        unsafe { (api.TF_ShapeInferenceContextGetInput)(context, index, shape, status) };
-        // SAFETY: the status is alive.
-        if unsafe { (api.TF_GetCode)(status) } != 0 {
-            if index > 0 {
-                // Up to 2.6 TensorFlow gives no shape but the first input's. The outputs of a fused op feed Identity
-                // ops whose shapes are known, so nothing is lost that was known when the graph was made.
-                // SAFETY: the status is alive, the text a C string.
-                unsafe { (api.TF_SetStatus)(status, 0, c"".as_ptr()) };
-                // SAFETY: context and status are alive.
-                unsafe { (api.TF_ShapeInferenceContextSetUnknownShape)(context, status) };
-            }
-            break;
-        }
-        // SAFETY: context, shape and status are alive, and the op has as many outputs as inputs; TensorFlow copies the
-        // shape.
-        unsafe { (api.TF_ShapeInferenceContextSetOutput)(context, index, shape, status) };
-    }
-    // SAFETY: this function made the shape and does not use it any more.
-    unsafe { (api.TF_DeleteShapeHandle)(shape) };
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -225,12 +243,17 @@ mod tests {
 
     #[test]
     fn the_attributes_are_the_interface() {
-        let attributes: Vec<_> = attribute_texts().iter().map(|text| text.to_string_lossy().into_owned()).collect();
+        let attributes: Vec<_> =
+            attribute_texts(Kind::AllReduce).iter().map(|text| text.to_string_lossy().into_owned()).collect();
         assert_eq!(
             attributes[0],
             "T: {int8, int16, int32, int64, uint8, uint16, uint32, uint64, half, bfloat16, float, double}"
         );
         assert_eq!(attributes[1], "reduction: {'sum', 'max', 'min', 'prod'}");
         assert_eq!(attributes[4], "group: string = 'hccl_world_group'");
+        let attributes = attribute_texts(Kind::Broadcast);
+        assert!(attributes[0].to_string_lossy().starts_with("T: list({int8, "));
+        assert_eq!(attributes[1].as_c_str(), c"fusion: int = 2");
+        assert_eq!(attributes[2].as_c_str(), c"fusion_id: int = 0");
     }
 }

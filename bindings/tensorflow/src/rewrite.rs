@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use crate::graph::{Graph, Node};
-use crate::planning::{self, Fusion, Split, member_name};
+use crate::planning::{self, Fusion, Split};
 use crate::wire::{Malformed, put_bytes, put_number};
 
 pub(crate) const FUSED_OP: &str = "HcomAllReduceFused";
@@ -97,29 +97,21 @@ fn fused_node(graph: &Graph<'_>, fusion: &Fusion, name: &str) -> Result<Vec<u8>,
     for name in ["T", "reduction", "group"] {
         put_attribute(&mut node, name, first.attribute(name));
     }
-    let mut count = Vec::new();
-    put_number(&mut count, 3, u64::try_from(fusion.members.len()).map_err(|_| Malformed)?);
-    put_attribute(&mut node, "N", &count);
-    let mut tag = Vec::new();
-    put_bytes(&mut tag, 2, fused_tag(graph, fusion)?.as_bytes());
-    put_attribute(&mut node, "tag", &tag);
+    let count = i64::try_from(fusion.members.len()).map_err(|_| Malformed)?;
+    // 1.15 puts no defaults into what its optimiser makes: every attribute must be there.
+    for (name, value) in [("N", count), ("fusion", fusion.fusion), ("fusion_id", fusion.fusion_id)] {
+        let mut number = Vec::new();
+        put_number(&mut number, 3, value.cast_unsigned());
+        put_attribute(&mut node, name, &number);
+    }
+    put_attribute(&mut node, "tag", first.attribute("tag"));
+    for (name, text) in [("key", fusion.key.as_str()), ("members", &fusion.names.join("\n")), ("turn", "")] {
+        let mut value = Vec::new();
+        put_bytes(&mut value, 2, text.as_bytes());
+        put_attribute(&mut node, name, &value);
+    }
     Ok(node)
 }
-
-/// What ranks meet by: the first member's graph, and a digest of all members, so that different sets never meet.
-fn fused_tag(graph: &Graph<'_>, fusion: &Fusion) -> Result<String, Malformed> {
-    let mut digest = FNV_OFFSET;
-    for member in &fusion.members {
-        for byte in member_name(&graph.nodes[*member])?.bytes().chain([0]) {
-            digest = (digest ^ u64::from(byte)).wrapping_mul(FNV_PRIME);
-        }
-    }
-    Ok(format!("{}+{digest:016x}", graph.nodes[fusion.members[0]].text("tag")?))
-}
-
-/// FNV-1a of 64 bits: <http://www.isthe.com/chongo/tech/comp/fnv/>.
-const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-const FNV_PRIME: u64 = 0x0100_0000_01b3;
 
 fn identity(member: &Node<'_>, fused: &str, output: usize) -> Vec<u8> {
     let mut node = Vec::new();

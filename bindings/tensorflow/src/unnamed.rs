@@ -28,9 +28,10 @@ impl Turn {
         let mut inside = inside();
         if inside.iter().any(|other| other.group == attributes.group) {
             return Err(Failure::invalid(format!(
-                "allreduce on group '{}': expected one eager call at a time, got one while another thread is inside one: \
+                "{} on group '{}': expected one eager call at a time, got one while another thread is inside one: \
                  eager calls meet those of the other ranks by their order, which two threads leave open; make them in a \
                  tf.function or a graph, whose ops have names, or one after the other",
+                attributes.kind.verb(),
                 attributes.group
             )));
         }

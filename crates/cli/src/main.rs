@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod bench;
 mod explain;
 mod products;
 mod run;
@@ -21,6 +22,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(run::Args),
+    Bench(bench::Args),
     Products(products::Args),
     Explain(explain::Args),
     Tune(tune::Args),
@@ -31,6 +33,7 @@ enum Command {
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run(args) => run::run(&args),
+        Command::Bench(args) => bench::bench(&args),
         Command::Products(args) => products::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Tune(args) => tune::run(&args),

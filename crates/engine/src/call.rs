@@ -72,7 +72,14 @@ impl Work {
         Work { kind: OpKind::AllGather, shares: Shares::Pieces(pieces), parts: Parts::of(counts), ..moving }
     }
 
-    /// The same, as one of the calls that together reduce this list of buffers.
+    /// The same on so many bytes. Not for an allgather, whose pieces have their own sizes.
+    #[must_use]
+    pub fn of_bytes(mut self, bytes: usize) -> Work {
+        self.bytes = bytes;
+        self
+    }
+
+    /// The same, as one of the calls that together do this list of buffers.
     #[must_use]
     pub fn of_list(mut self, parts: Parts) -> Work {
         self.parts = parts;

@@ -127,6 +127,12 @@ impl NamedLane {
         }
     }
 
+    /// Calls that threads run themselves and that have not ended.
+    #[must_use]
+    pub fn borrowed(&self) -> usize {
+        self.pending.values().filter(|pending| matches!(pending.kind, Kind::Borrowed)).count()
+    }
+
     /// Drops a borrowed call whose thread has given up, after the group's life has ended.
     pub fn forget(&mut self, identity: u128) {
         self.pending.remove(&identity);

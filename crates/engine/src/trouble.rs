@@ -186,5 +186,5 @@ pub(crate) fn mismatch_error(
     };
     let values = view.ranks.iter().copied().zip(differences.iter().map(value)).collect();
     let peer = view.world(peer);
-    Error::Mismatch(Box::new(Mismatch { site, field, peer, expected, got, values, elapsed }))
+    Error::Mismatch(Box::new(Mismatch { site, field, peer, expected, got, values, detail: String::new(), elapsed }))
 }

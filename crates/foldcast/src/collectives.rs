@@ -42,7 +42,7 @@ impl Group {
         GroupShared::submit(self.shared(), work, buffers, options, done)
     }
 
-    fn broadcast_work(&self, dtype: DataType, root: Rank, buffers: &Buffers<'_>) -> Result<Work> {
+    pub(crate) fn broadcast_work(&self, dtype: DataType, root: Rank, buffers: &Buffers<'_>) -> Result<Work> {
         let index = self.ranks().iter().position(|rank| *rank == root);
         let work = Work::broadcast(dtype, buffers.len(), index.unwrap_or_default(), root);
         self.shared().check(&work, buffers)?;

@@ -78,17 +78,17 @@ fn places(sizes: impl IntoIterator<Item = usize>) -> Vec<Range<usize>> {
 }
 
 /// A list that has been checked.
-struct List {
-    dtype: DataType,
-    reduction: Reduction,
-    sizes: Vec<usize>,
-    parts: Parts,
+pub(crate) struct List {
+    /// What is done with each buffer: the work for a buffer of no bytes.
+    pub(crate) each: Work,
+    pub(crate) sizes: Vec<usize>,
+    pub(crate) parts: Parts,
 }
 
 impl List {
     fn work(&self, launch: &[usize]) -> Work {
         let bytes = launch.iter().map(|at| self.sizes[*at]).sum();
-        Work::all_reduce(self.dtype, self.reduction, bytes).of_list(self.parts)
+        self.each.clone().of_bytes(bytes).of_list(self.parts)
     }
 
     fn places(&self, launch: &[usize]) -> Vec<Range<usize>> {
@@ -110,7 +110,7 @@ impl Group {
         buffers: &mut [Buffers<'_>],
         options: &CallOptions<'_>,
     ) -> Result<()> {
-        let list = self.list(dtype, reduction, buffers.iter())?;
+        let list = self.list(dtype, reduction, options, buffers.iter())?;
         let shared = self.shared();
         // The list is one call: other threads do not get in between, and its deadline is one for all launches.
         let alone = self.size() == 1;
@@ -159,39 +159,85 @@ impl Group {
         &self,
         dtype: DataType,
         reduction: Reduction,
-        mut buffers: Vec<Box<dyn OwnedBuffers>>,
+        buffers: Vec<Box<dyn OwnedBuffers>>,
         options: &CallOptions<'_>,
         done: CompletionMany,
     ) -> Result<()> {
-        let list = {
+        self.all_reduce_lists_async(reduction, vec![(dtype, buffers)], options, done)
+    }
+
+    /// [`all_reduce_many_async`](Self::all_reduce_many_async) of several lists, each of a type of its own, one behind the
+    /// other as one call: where one fails the others are not begun. `done` gets the buffers of all, in their order. It meets
+    /// blocking calls of the lists one by one.
+    ///
+    /// # Errors
+    /// As [`all_reduce_many_async`](Self::all_reduce_many_async).
+    pub fn all_reduce_lists_async(
+        &self,
+        reduction: Reduction,
+        lists: Vec<(DataType, Vec<Box<dyn OwnedBuffers>>)>,
+        options: &CallOptions<'_>,
+        done: CompletionMany,
+    ) -> Result<()> {
+        let mut checked = Vec::with_capacity(lists.len());
+        for (dtype, mut buffers) in lists {
             let borrowed: Vec<_> = buffers.iter_mut().map(|buffers| buffers.buffers()).collect();
-            self.list(dtype, reduction, borrowed.iter())?
-        };
-        let launches = launches(&list.sizes, self.size());
-        let mut slots: Vec<_> = buffers.into_iter().map(Some).collect();
-        let mut take = |at: usize| slots[at].take().expect("each array is in at most one launch");
-        let mut taken: Vec<Vec<(usize, Box<dyn OwnedBuffers>)>> =
-            launches.iter().map(|launch| launch.iter().map(|at| (*at, take(*at))).collect()).collect();
-        let batch = Arc::new(Batch { state: Mutex::new((Ok(()), launches.len(), slots, Some(done))) });
-        let mut submissions = Vec::with_capacity(launches.len());
-        for (launch, members) in launches.iter().zip(taken.drain(..)) {
-            let batch = Arc::clone(&batch);
-            let work = list.work(launch);
-            let (buffers, done) = match <[_; 1]>::try_from(members) {
-                Ok([(at, buffers)]) => batch.alone(at, buffers),
-                Err(members) => {
-                    batch.together(Stage::take(&self.shared().world, work.bytes()), list.places(launch), members)
-                }
-            };
-            submissions.push(Submission { work, buffers, done });
+            let list = self.list(dtype, reduction, options, borrowed.iter())?;
+            drop(borrowed);
+            checked.push((list, buffers));
+        }
+        self.submit_lists(checked, options, done)
+    }
+
+    /// Submits the launches of checked lists.
+    pub(crate) fn submit_lists(
+        &self,
+        lists: Vec<(List, Vec<Box<dyn OwnedBuffers>>)>,
+        options: &CallOptions<'_>,
+        done: CompletionMany,
+    ) -> Result<()> {
+        if lists.is_empty() {
+            done(Ok(()), Vec::new());
+            return Ok(());
+        }
+        let cut: Vec<Vec<Launch>> = lists.iter().map(|(list, _)| launches(&list.sizes, self.size())).collect();
+        let left = cut.iter().map(Vec::len).sum();
+        let number = lists.iter().map(|(_, buffers)| buffers.len()).sum();
+        let slots: Vec<Option<Box<dyn OwnedBuffers>>> = core::iter::repeat_with(|| None).take(number).collect();
+        let batch = Arc::new(Batch { state: Mutex::new((Ok(()), left, slots, Some(done))) });
+        let (mut submissions, mut first) = (Vec::with_capacity(left), 0);
+        for ((list, buffers), launches) in lists.into_iter().zip(&cut) {
+            let number = buffers.len();
+            let mut buffers: Vec<_> = buffers.into_iter().map(Some).collect();
+            for launch in launches {
+                let take = |at: &usize| (first + at, buffers[*at].take().expect("each array is in at most one launch"));
+                let members = launch.iter().map(take).collect();
+                submissions.push(self.submission(&batch, &list, launch, members));
+            }
+            // Those without bytes are in no launch.
+            batch.keep(first, buffers);
+            first += number;
         }
         GroupShared::submit_list(self.shared(), submissions, options)
+    }
+
+    fn submission(&self, batch: &Arc<Batch>, list: &List, launch: &[usize], members: Vec<Placed>) -> Submission {
+        let batch = Arc::clone(batch);
+        let work = list.work(launch);
+        let (buffers, done) = match <[_; 1]>::try_from(members) {
+            Ok([(at, buffers)]) => batch.alone(at, buffers),
+            Err(members) => {
+                batch.together(Stage::take(&self.shared().world, work.bytes()), list.places(launch), members)
+            }
+        };
+        Submission { work, buffers, done }
     }
 
     fn list<'a, 'b: 'a>(
         &self,
         dtype: DataType,
         reduction: Reduction,
+        options: &CallOptions<'_>,
         buffers: impl Iterator<Item = &'a Buffers<'b>>,
     ) -> Result<List> {
         let mut sizes = Vec::new();
@@ -200,14 +246,17 @@ impl Group {
             self.shared().check(&work, buffers).map_err(|error| of_member(error, at))?;
             sizes.push(buffers.len());
         }
-        self.shared().check(&Work::all_reduce(dtype, reduction, 0), &Buffers::InPlace(&mut []))?;
+        let each = Work::all_reduce(dtype, reduction, 0);
+        self.shared().check(&each, &Buffers::InPlace(&mut []))?;
         let counts: Vec<usize> = sizes.iter().map(|bytes| bytes / dtype.size()).collect();
-        Ok(List { dtype, reduction, parts: Parts::of(&counts), sizes })
+        let parts = Parts::of(&counts);
+        let parts = if options.agreed == 0 { parts } else { parts.and(options.agreed) };
+        Ok(List { each, parts, sizes })
     }
 }
 
 /// Says which of the buffers is wrong.
-fn of_member(error: Error, at: usize) -> Error {
+pub(crate) fn of_member(error: Error, at: usize) -> Error {
     match error {
         Error::InvalidArgument(invalid) => {
             let field = format!("{} {at} of the list", invalid.field);
@@ -220,12 +269,23 @@ fn of_member(error: Error, at: usize) -> Error {
 /// The first error, the launches that are still to end, the buffers that are back, and what to run in the end.
 type State = (Result<()>, usize, Vec<Option<Box<dyn OwnedBuffers>>>, Option<CompletionMany>);
 
-/// The launches of a submitted list.
+/// An array and its place in the lists.
+type Placed = (usize, Box<dyn OwnedBuffers>);
+
+/// The launches of submitted lists.
 struct Batch {
     state: Mutex<State>,
 }
 
 impl Batch {
+    /// Takes back arrays that no launch needs; the first of them has this place.
+    fn keep(&self, first: usize, arrays: Vec<Option<Box<dyn OwnedBuffers>>>) {
+        let mut state = lock(&self.state);
+        for (slot, array) in state.2[first..].iter_mut().zip(arrays) {
+            *slot = array;
+        }
+    }
+
     /// A launch of one array.
     fn alone(self: Arc<Batch>, at: usize, buffers: Box<dyn OwnedBuffers>) -> (Box<dyn OwnedBuffers>, Completion) {
         (buffers, Box::new(move |result, buffers| self.end(result, [(at, buffers)])))
@@ -236,7 +296,7 @@ impl Batch {
         self: Arc<Batch>,
         mut stage: Stage,
         places: Vec<Range<usize>>,
-        mut members: Vec<(usize, Box<dyn OwnedBuffers>)>,
+        mut members: Vec<Placed>,
     ) -> (Box<dyn OwnedBuffers>, Completion) {
         for ((_, member), place) in members.iter_mut().zip(&places) {
             stage.bytes()[place.clone()].copy_from_slice(member.buffers().input());
@@ -254,7 +314,7 @@ impl Batch {
         (Box::new(stage), Box::new(done))
     }
 
-    fn end(&self, result: Result<()>, members: impl IntoIterator<Item = (usize, Box<dyn OwnedBuffers>)>) {
+    fn end(&self, result: Result<()>, members: impl IntoIterator<Item = Placed>) {
         let mut state = lock(&self.state);
         let (outcome, left, slots, done) = &mut *state;
         for (at, buffers) in members {

@@ -28,6 +28,9 @@ pub struct CallOptions<'a> {
     pub timeout: Timeout,
     /// Asked when a signal ended a sleep, and every 20 ms of waiting: `true` ends the wait, and with it the epoch.
     pub interrupt: Option<Interrupt<'a>>,
+    /// For the allreduce of a list: a digest of something more that the ranks must agree on, such as what each buffer is
+    /// called; 0 for nothing.
+    pub agreed: u64,
 }
 
 impl core::fmt::Debug for CallOptions<'_> {
@@ -203,14 +206,28 @@ impl Group {
         self.shared.abort();
     }
 
-    /// Closes this process's part of the group: its pending and later calls fail with [`Error::Closed`]. Members whose
-    /// calls still need something from it are told at once. The name can be used again.
+    /// Closes this process's part of the group: its later calls fail with [`Error::Closed`]. Members whose calls still
+    /// need something from it are told at once. The name can be used again. Of calls that other threads begin at the same
+    /// time each ends, with a result or with that error.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for the group of all ranks.
+    /// [`Error::InvalidArgument`] for the group of all ranks, and while calls of this process on it have not ended, unless
+    /// its epoch is over: nothing has changed then.
     pub fn destroy(&self) -> Result<()> {
-        if self.name().is_world() {
-            return Err(Error::invalid("group", "a group that was made", "the group of all ranks"));
+        let (rank, name) = (self.shared.view.rank, self.name());
+        if name.is_world() {
+            return Err(Error::invalid("group", "a group that was made", format!("{rank}: the group of all ranks")));
+        }
+        let in_flight = if self.shared.life.is_live() { self.shared.in_flight() } else { 0 };
+        if in_flight > 0 {
+            let expected =
+                "a group whose calls have ended: wait for them, or abort() the group, before it is destroyed";
+            let calls = if in_flight == 1 { "call" } else { "calls" };
+            return Err(Error::invalid(
+                "group",
+                expected,
+                format!("{rank}: '{name}' with {in_flight} {calls} in flight"),
+            ));
         }
         self.shared.world.forget(self);
         self.shared.leave();
@@ -252,6 +269,12 @@ impl GroupShared {
         self.life.close();
         self.joining.tell(self, &Cause::Requested { by: self.view.rank });
         self.world.ring_own();
+    }
+
+    /// Calls of this process that have begun and not ended.
+    fn in_flight(&self) -> usize {
+        let blocking = usize::from(self.turn.load(Ordering::Acquire) & INSIDE != 0) + lock(&self.named).borrowed();
+        self.submitted.load(Ordering::Acquire) + blocking
     }
 
     /// Whether a call was begun that has not met the other members.

@@ -27,6 +27,8 @@ mod element;
 mod fused;
 mod group;
 mod join;
+mod moves;
+mod sets;
 mod settings;
 mod stage;
 mod submitted;
@@ -39,11 +41,13 @@ pub use element::{Element, bytes_of, bytes_of_mut};
 pub use engine::{Completion, OwnedBuffers};
 pub use fused::CompletionMany;
 pub use group::{CallOptions, Group};
+pub use moves::{Finish, Place};
 pub use plan as plans;
+pub use plan::fusion;
 pub use shm::launcher as launch;
 pub use types::error;
 pub use types::{
     Buffers, Bytes, CallSite, Cause, DataType, Elements, Ending, Error, GroupName, MAX_INPUT, OpKind, Product, Profile,
-    Rank, Reduction, Result, Support, Tag, Unsupported, WORLD_GROUP,
+    Rank, Reduction, Result, Support, Tag, Unsupported, WORLD_GROUP, digest,
 };
 pub use wait::Interrupt;

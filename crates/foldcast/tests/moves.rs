@@ -54,6 +54,10 @@ impl OwnedBuffers for Owned {
     }
 }
 
+fn boxed(input: Vec<u8>, output: Vec<u8>) -> Box<dyn OwnedBuffers> {
+    Box::new(Owned { input, output })
+}
+
 type Received = mpsc::Receiver<Result<Vec<u8>>>;
 type Done = Box<dyn FnOnce(Result<()>, Box<dyn OwnedBuffers>) + Send>;
 
@@ -129,6 +133,93 @@ fn every_rank_gets_all_contributions_in_order() {
                     assert!(wait(&received) == Ok(want), "async equal {counts:?}");
                 }
             }
+        }));
+    }
+}
+
+#[test]
+fn a_list_of_several_types_is_one_broadcast() {
+    for size in [1, 2, 3] {
+        all_well(&ranks("a_list_of_several_types_is_one_broadcast", size, |communicator| {
+            let (group, rank, root) = (communicator.world(), communicator.rank(), communicator.size() - 1);
+            let mut lists: Vec<Vec<(DataType, usize)>> = vec![vec![], vec![(DataType::Float32, 0)]];
+            // Many small ones, of one type and of several; and some that are launches of their own among them.
+            lists.push((0..300).map(|at| (DataType::Int16, 2 * (at % 9))).collect());
+            lists.push((0..300).map(|at| (DataType::ALL[at % 12], 8 * (at % 9))).collect());
+            lists.push((0..40).map(|at| (DataType::ALL[at % 12], 1000 << (at % 9))).collect());
+            for (number, list) in lists.iter().enumerate() {
+                for options in [CallOptions::default(), named("x")] {
+                    let owned = |rank: usize| {
+                        list.iter().map(move |(dtype, len)| (*dtype, bytes(rank, *len))).collect::<Vec<_>>()
+                    };
+                    let buffers = owned(rank.index()).into_iter().map(|(dtype, input)| {
+                        let output = vec![0xAA; input.len()];
+                        (dtype, boxed(input, output))
+                    });
+                    let (sender, received) = mpsc::channel();
+                    let done = move |result: Result<()>, buffers: Vec<Box<dyn OwnedBuffers>>| {
+                        sender.send(result.map(|()| buffers)).expect("the test waits");
+                    };
+                    let root = Rank(u32::try_from(root).expect("few ranks"));
+                    group.broadcast_many_async(root, buffers.collect(), &options, Box::new(done)).expect("submitted");
+                    let mut back = received.recv_timeout(WATCHDOG).expect("it ends").expect("nothing is wrong");
+                    assert_eq!(back.len(), list.len());
+                    for (buffers, (_, want)) in back.iter_mut().zip(owned(root.index())) {
+                        let mut buffers = buffers.buffers();
+                        assert!(buffers.output(0..want.len()) == want, "list {number}");
+                    }
+                }
+            }
+            let wrong = vec![(DataType::Int16, boxed(vec![0; 3], vec![0; 3]))];
+            let done = Box::new(|_, _| panic!("nothing was submitted"));
+            let error =
+                group.broadcast_many_async(Rank(0), wrong, &CallOptions::default(), done).expect_err("odd bytes");
+            assert!(error.to_string().contains("input 0 of the list"), "{error}");
+        }));
+    }
+}
+
+#[test]
+fn an_allgather_can_find_room_when_sizes_are_known() {
+    for size in [1, 2, 4] {
+        all_well(&ranks("an_allgather_can_find_room_when_sizes_are_known", size, |communicator| {
+            let (group, rank) = (communicator.world(), communicator.rank().index());
+            // Many of one name at once.
+            let calls: Vec<_> = (0..50)
+                .map(|call: usize| {
+                    let counts: Vec<usize> = (0..communicator.size()).map(|rank| (rank + call) % 4 * call).collect();
+                    let input = own(communicator, counts[rank] * 4);
+                    let (want, own) = (counts.clone(), u64::try_from(counts[rank]).expect("small"));
+                    let place = move |sizes: &[u64]| {
+                        let sizes: Vec<_> = sizes.iter().map(|size| usize::try_from(*size).expect("small")).collect();
+                        assert_eq!(sizes, want);
+                        let output = vec![0xAA; sizes.iter().sum::<usize>() * 4];
+                        Ok((sizes, boxed(input, output)))
+                    };
+                    let (sender, received) = mpsc::channel();
+                    let done = move |outcome| drop(sender.send(outcome));
+                    let (place, done) = (Box::new(place), Box::new(done));
+                    group
+                        .all_gather_exchanging_async(DataType::Float32, own, &named("x"), place, done)
+                        .expect("submitted");
+                    (counts, received)
+                })
+                .collect();
+            for (counts, received) in calls {
+                let outcome: Result<Box<dyn OwnedBuffers>> = received.recv_timeout(WATCHDOG).expect("it ends");
+                let want = joined(&counts);
+                let mut buffers = outcome.expect("nothing is wrong");
+                assert!(buffers.buffers().output(0..want.len()) == want, "{counts:?}");
+            }
+            // A rank that finds no room says so; here all do.
+            let (sender, received) = mpsc::channel();
+            let done = Box::new(move |outcome: Result<_>| drop(sender.send(outcome.map(|_| ()))));
+            let place = Box::new(|_: &[u64]| Err(Error::invalid("room", "some", "none")));
+            group
+                .all_gather_exchanging_async(DataType::Float32, 1, &CallOptions::default(), place, done)
+                .expect("submitted");
+            let outcome = received.recv_timeout(WATCHDOG).expect("it ends");
+            assert!(matches!(outcome, Err(Error::InvalidArgument(_))), "{outcome:?}");
         }));
     }
 }

@@ -130,37 +130,47 @@ pub fn segments(gradients: &[Gradient], strategy: &Strategy) -> Result<Vec<Range
     if let Some(twice) = gradients.iter().find(|gradient| !names.insert(&gradient.name)) {
         return Err(Error::invalid("gradients", "names that differ", format!("'{}' twice", twice.name)));
     }
-    let Some(last) = gradients.len().checked_sub(1) else { return Ok(Vec::new()) };
-    let ends = match (&strategy.by_size, &strategy.by_index) {
-        (Some(percentages), _) => ends_by_size(gradients, percentages),
+    let sizes: Vec<u64> = gradients.iter().map(|gradient| gradient.bytes).collect();
+    let ends = ends(&sizes, strategy)?;
+    let starts = core::iter::once(0).chain(ends.clone());
+    Ok(starts.zip(ends).map(|(start, end)| start..end).collect())
+}
+
+/// Where the [`segments`] of gradients of these sizes end: the number of gradients in each segment and those before it. So
+/// the last end is their number; of no gradients there is none.
+///
+/// # Errors
+/// As [`segments`], but for names.
+pub fn ends(sizes: &[u64], strategy: &Strategy) -> Result<Vec<usize>> {
+    let Some(last) = sizes.len().checked_sub(1) else { return Ok(Vec::new()) };
+    match (&strategy.by_size, &strategy.by_index) {
+        (Some(percentages), _) => Ok(ends_by_size(sizes, percentages)),
         (None, Some(indices)) => {
             if indices.last() != Some(&last) {
                 let expected = format!("{last} as the last index, which is that of the last of {} gradients", last + 1);
                 return Err(Error::invalid("split strategy by index", expected, format!("{indices:?}")));
             }
-            indices.iter().map(|index| index + 1).collect()
+            Ok(indices.iter().map(|index| index + 1).collect())
         }
-        (None, None) => ends_by_size(gradients, &DEFAULT_PERCENTAGES),
-    };
-    let starts = core::iter::once(0).chain(ends.clone());
-    Ok(starts.zip(ends).map(|(start, end)| start..end).collect())
+        (None, None) => Ok(ends_by_size(sizes, &DEFAULT_PERCENTAGES)),
+    }
 }
 
 /// Where the segments end.
-fn ends_by_size(gradients: &[Gradient], percentages: &[f64]) -> Vec<usize> {
-    let number = percentages.len().min(gradients.len());
-    let mut before = Vec::with_capacity(gradients.len() + 1);
+fn ends_by_size(sizes: &[u64], percentages: &[f64]) -> Vec<usize> {
+    let number = percentages.len().min(sizes.len());
+    let mut before = Vec::with_capacity(sizes.len() + 1);
     before.push(0_u64);
-    for gradient in gradients {
-        before.push(before.last().copied().unwrap_or_default().saturating_add(gradient.bytes));
+    for bytes in sizes {
+        before.push(before.last().copied().unwrap_or_default().saturating_add(*bytes));
     }
-    let total = real(before[gradients.len()]);
+    let total = real(before[sizes.len()]);
     let (mut ends, mut percent, mut start) = (Vec::with_capacity(number), 0.0, 0);
     for (at, percentage) in percentages[..number - 1].iter().enumerate() {
         percent += percentage;
         let wanted = total * percent / 100.0;
         // At least one gradient for this segment, and for each that follows.
-        let (first, last) = (start + 1, gradients.len() - (number - 1 - at));
+        let (first, last) = (start + 1, sizes.len() - (number - 1 - at));
         let off = |end: usize| (real(before[end]) - wanted).abs();
         let above = first + before[first..=last].partition_point(|bytes| real(*bytes) < wanted);
         let mut end = above.min(last);
@@ -175,7 +185,7 @@ fn ends_by_size(gradients: &[Gradient], percentages: &[f64]) -> Vec<usize> {
         ends.push(end);
         start = end;
     }
-    ends.push(gradients.len());
+    ends.push(sizes.len());
     ends
 }
 

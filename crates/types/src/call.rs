@@ -97,12 +97,12 @@ impl fmt::Display for CallSite {
 }
 
 /// The sizes of the parts of a call, in the order in which they stand, as far as ranks compare them: those of the ranks'
-/// contributions to an allgather, or of the buffers that one fused call reduces.
+/// contributions to an allgather, or of the buffers that one fused call reduces, perhaps with what these are called.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Parts {
     /// How many; 0 for a call that has no parts.
     pub number: u32,
-    /// Digest of their sizes.
+    /// Digest of their sizes, and of what else belongs to them.
     pub digest: u64,
 }
 
@@ -114,6 +114,12 @@ impl Parts {
         let digest = sizes.iter().fold(mix(0x7061_7274, word(&sizes.len())), |hash, size| mix(hash, word(size)));
         Parts { number: u32::try_from(sizes.len()).unwrap_or(u32::MAX), digest }
     }
+
+    /// The same parts, of which the ranks must agree in something more that has this digest, such as their names.
+    #[must_use]
+    pub fn and(self, digest: u64) -> Parts {
+        Parts { digest: mix(self.digest, digest), ..self }
+    }
 }
 
 impl fmt::Display for Parts {
@@ -121,7 +127,7 @@ impl fmt::Display for Parts {
         if *self == Parts::default() {
             return f.write_str("one buffer");
         }
-        write!(f, "{} parts with sizes of digest {:016x}", self.number, self.digest)
+        write!(f, "{} parts of digest {:016x}", self.number, self.digest)
     }
 }
 
@@ -391,6 +397,8 @@ mod tests {
             for other in &lists[at + 1..] {
                 assert_ne!(Parts::of(list), Parts::of(other), "{list:?} {other:?}");
             }
+            assert_ne!(Parts::of(list).and(1), Parts::of(list).and(2));
+            assert_ne!(Parts::of(list).and(0), Parts::of(list));
         }
     }
 }

@@ -84,6 +84,8 @@ pub struct Mismatch {
     pub got: String,
     /// The field's value on every rank of the group.
     pub values: Vec<(Rank, String)>,
+    /// What else is known of the difference, in words; empty if nothing.
+    pub detail: String,
     /// Time since the call began.
     pub elapsed: Duration,
 }
@@ -272,6 +274,9 @@ impl fmt::Display for Mismatch {
             separator = ";";
         }
         after(f, self.elapsed)?;
+        if !self.detail.is_empty() {
+            write!(f, "; {}", self.detail)?;
+        }
         f.write_str("; nothing was done and the group stays usable: make the ranks call with the same arguments")
     }
 }
@@ -469,12 +474,14 @@ mod tests {
             expected: "4".into(),
             got: "3".into(),
             values: vec![(Rank(0), "4".into()), (Rank(1), "4".into()), (Rank(2), "3".into())],
+            detail: "only rank 2 has 'x'".into(),
             elapsed: Duration::from_millis(2),
         }));
         assert_eq!(
             error.to_string(),
             "rank 0: allreduce #7 on group 'hccl_world_group': the ranks disagree in count: rank 0, rank 1: 4; rank 2: 3 \
-             (after 0.002 s); nothing was done and the group stays usable: make the ranks call with the same arguments"
+             (after 0.002 s); only rank 2 has 'x'; nothing was done and the group stays usable: make the ranks call with the \
+             same arguments"
         );
     }
 

@@ -1,9 +1,9 @@
-"""Lets the allreduces of one ``tf.function`` run at the same time.
+"""Lets the collective ops of one ``tf.function`` run at the same time.
 
 While it traces a function, TensorFlow chains all stateful ops, one after the other in the order of the program. It makes
 an exception for its own collectives, which would wait for each other without need, and so does this module for ours.
 TensorFlow has no interface for that, and its list of exceptions is not read any more once it is imported, so the
-predicate that reads it is wrapped. An allreduce whose result nobody uses is then left out, as it is in a v1 graph.
+predicate that reads it is wrapped. An op whose result nobody uses is then left out, as it is in a v1 graph.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import os
 import warnings
 from typing import Any, Dict, List, Optional
 
-from foldcast.tensorflow._library import LIBRARY, packages_path
+from foldcast.tensorflow._library import FUSION_BY_NAME, FUSION_IS_THERE, LIBRARY, packages_path
 
 _SWITCH = "FOLDCAST_TENSORFLOW_FUSION"
 
@@ -24,8 +24,8 @@ def fusion_report(clear: bool = False) -> List[Dict[str, Any]]:
     -------
     list of dict
         In the order of compilation; the newest 10,000. The keys: ``group``, ``dtype`` (TensorFlow's name), ``fusion``,
-        ``fusion_id`` (-1 with ``fusion=1``), ``members`` (the names of the nodes that became one, in the order in which
-        their data is laid out), and ``bytes`` of all members together (0 if a shape is not known).
+        ``fusion_id`` (-1 with ``fusion=1``), ``members`` (the names of the nodes that became one, in their
+        order), and ``bytes`` of all members together (0 if a shape is not known).
 
     Notes
     -----
@@ -35,8 +35,8 @@ def fusion_report(clear: bool = False) -> List[Dict[str, Any]]:
 
 
 def enable() -> None:
-    """Lets TensorFlow fuse if ``FOLDCAST_TENSORFLOW_FUSION=1`` asks for it and nothing stands against it."""
-    value = os.environ.get(_SWITCH, "0")
+    """Lets TensorFlow fuse, unless ``FOLDCAST_TENSORFLOW_FUSION=0`` forbids it or something stands against it."""
+    value = os.environ.get(_SWITCH, "1")
     if value not in ("0", "1"):
         raise ImportError(f"{_SWITCH}: expected 0 or 1, got {value!r}")
     if value == "0":
@@ -50,7 +50,17 @@ def enable() -> None:
             stacklevel=2,
         )
         return
-    LIBRARY.enable_fusion()
+    answer = LIBRARY.enable_fusion()
+    if answer == FUSION_BY_NAME:
+        from foldcast.tensorflow import _fusion_1
+
+        _fusion_1.ask_for_fusion()
+    elif answer != FUSION_IS_THERE:
+        warnings.warn(
+            f"foldcast: the graph optimiser of this TensorFlow cannot be extended: allreduces are not fused. "
+            f"Set {_SWITCH}=0 to silence this",
+            stacklevel=2,
+        )
 
 
 def _other_plugin() -> Optional[str]:

@@ -3,6 +3,9 @@
 With synchronous kernels, ranks that start their allreduces in different orders can fill all their threads with calls
 that wait for calls of other ranks that find no thread any more. One order on all ranks excludes that, whatever the number
 of threads. In functions TensorFlow itself keeps the order of stateful ops.
+
+Loops and branches of v1 have an order each, which no edge can join to that around them. The op library counts the orders
+of a graph by what `turn` says, and refuses a graph with more of them than there are threads.
 """
 
 from __future__ import annotations
@@ -35,3 +38,21 @@ def after_the_last(needed: bool) -> Iterator[Callable[[Any], None]]:
 
     with graph.control_dependencies(before):
         yield made
+
+
+def turn() -> str:
+    """For an op that is made now: how many iterations may run it at the same time, a colon, and the name of its order."""
+    if tf.executing_eagerly():
+        return ""
+    graph, outermost = tf.compat.v1.get_default_graph(), ""
+    while isinstance(graph, _func_graph.FuncGraph):
+        graph, outermost = graph.outer_graph, graph.name
+    if outermost:
+        return f"1:{outermost}"
+    context = graph._get_control_flow_context()
+    name = "" if context is None else context.name
+    overlapping = 1
+    while context is not None:
+        overlapping *= int(getattr(context, "parallel_iterations", 1))
+        context = context.outer_context
+    return f"{overlapping}:{name}"

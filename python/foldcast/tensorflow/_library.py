@@ -27,6 +27,11 @@ LACKS_ASYNCHRONY = 1
 # Iterations of a loop that run at the same time cannot be told apart.
 LACKS_ITERATIONS = 2
 
+# What `Library.enable_fusion` answers: TensorFlow calls the optimiser for every graph, or for those of sessions whose
+# configuration names it. Anything else: it cannot.
+FUSION_IS_THERE = 0
+FUSION_BY_NAME = 3
+
 # What the library's function `foldcast_tensorflow_attach` answers.
 _REFUSALS = {1: "there is no table", 2: "its version is another one", 3: "its size is another one"}
 
@@ -107,15 +112,19 @@ class Library:
                 "versions of foldcast: install them together"
             )
 
-    def enable_fusion(self) -> bool:
-        """Registers the plugin of TensorFlow's graph optimiser, once in a process; whether it is there."""
+    def enable_fusion(self) -> int:
+        """Registers the plugin of TensorFlow's graph optimiser, once in a process; see `FUSION_IS_THERE`."""
         enable = self._functions.foldcast_tensorflow_enable_fusion
         enable.argtypes = [ctypes.c_char_p]
-        return enable(os.fsencode(self._path)) == 0
+        return int(enable(os.fsencode(self._path)))
 
     def set_fusion(self, on: bool) -> None:
         """Whether allreduces are fused in graphs that TensorFlow compiles from now on, if the plugin is there."""
         self._functions.foldcast_tensorflow_set_fusion(ctypes.c_uint32(on))
+
+    def set_threads(self, threads: int) -> None:
+        """How many threads run ops, for the check of synchronous kernels; 0 if that is not known."""
+        self._functions.foldcast_tensorflow_set_threads(ctypes.c_size_t(threads))
 
     def fusion_report(self, clear: bool) -> List[Dict[str, Any]]:
         """What was fused in the graphs compiled so far."""
@@ -127,7 +136,9 @@ class Library:
             buffer = ctypes.create_string_buffer(room)
             length = report(buffer, room, clear)
             if length <= room:
-                return json.loads(buffer.raw[:length].decode())  # type: ignore[no-any-return]
+                launches = json.loads(buffer.raw[:length].decode())
+                # The library knows the names that graphs use: "float" for float32.
+                return [dict(launch, dtype=tf.as_dtype(launch["dtype"]).name) for launch in launches]
             room = 2 * length
 
     def counters(self) -> Dict[str, int]:

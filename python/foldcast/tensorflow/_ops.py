@@ -10,14 +10,16 @@ import tensorflow as tf
 
 import foldcast
 from foldcast import _foldcast
-from foldcast.tensorflow import _fusion
+from foldcast.tensorflow import _fusion, _threads
 from foldcast.tensorflow._control_dependencies import let_run_together
-from foldcast.tensorflow._in_turn import after_the_last
+from foldcast.tensorflow._in_turn import after_the_last, turn
 from foldcast.tensorflow._library import LACKS_ASYNCHRONY, LACKS_ITERATIONS, LIBRARY
 from foldcast.tensorflow._scopes import scope
 from foldcast.tensorflow._variables import feeding_variable
 
 OP_TYPE = "HcomAllReduce"
+BROADCAST = "HcomBroadcast"
+ALLGATHER = "HcomAllGather"
 
 _WORLD_GROUP = "hccl_world_group"
 _REDUCTIONS = ("sum", "max", "min", "prod")
@@ -53,7 +55,7 @@ _MAX_WARNED = 1000
 
 
 class GradientError(foldcast.InvalidArgumentError, LookupError):
-    """The gradient of an allreduce with another reduction than ``"sum"`` was asked for."""
+    """A gradient was asked for that does not exist: of a reduction other than ``"sum"``, or of a broadcast."""
 
 
 def allreduce(
@@ -128,10 +130,15 @@ def _make(
             group=group,
             tag=tag,
             bytes=_static_bytes(tensor),
+            turn=_turn(),
             name=name,
         )
         made(result)
     return result
+
+
+def _turn() -> str:
+    return turn() if _SYNCHRONOUS else ""
 
 
 def _static_bytes(tensor: tf.Tensor) -> int:
@@ -153,16 +160,18 @@ def _tag(tensor: tf.Tensor, group: str) -> str:
 class _Check:
     """Checks arguments; the messages name the op that is not there yet."""
 
-    def __init__(self, name: Optional[str]) -> None:
+    def __init__(self, name: Optional[str], op_type: str = OP_TYPE, op: str = "allreduce") -> None:
         self._name = name
+        self._op_type = op_type
+        self._op = op
 
     def _refuse(self, field: str, expected: str, got: str) -> foldcast.InvalidArgumentError:
-        node = self._name or OP_TYPE
+        node = self._name or self._op_type
         if not tf.executing_eagerly():
             node = tf.compat.v1.get_default_graph().unique_name(node, mark_as_used=False)
-        return foldcast.InvalidArgumentError(
-            f"{OP_TYPE} node '{node}': {field}: expected {expected}, got {got}",
-            op="allreduce",
+        return foldcast.InvalidArgumentError.about(
+            f"{self._op_type} node '{node}': {field}: expected {expected}, got {got}",
+            op=self._op,
             field=field,
             expected=expected,
             got=got,
@@ -206,16 +215,16 @@ class _Check:
             raise self._refuse("group", expected, f"{length} bytes: {name!r}")
         return name
 
-    def tensor(self, tensor: tf.Tensor) -> None:
+    def tensor(self, tensor: tf.Tensor, field: str = "tensor") -> None:
         dtype = tensor.dtype.base_dtype
         if dtype.as_datatype_enum not in _DTYPE_NUMBERS:
-            raise self._refuse("tensor", "one of the dtypes " + ", ".join(known.name for known in _DTYPES), dtype.name)
+            raise self._refuse(field, "one of the dtypes " + ", ".join(known.name for known in _DTYPES), dtype.name)
         elements = tensor.shape.num_elements()
         if elements is not None and elements * dtype.size > _MAX_INPUT_BYTES:
             got = f"shape {tuple(tensor.shape)} of {dtype.name}, {elements * dtype.size} bytes"
-            raise self._refuse("tensor", f"at most {_MAX_INPUT_BYTES >> 30} GiB ({_MAX_INPUT_BYTES} bytes)", got)
+            raise self._refuse(field, f"at most {_MAX_INPUT_BYTES >> 30} GiB ({_MAX_INPUT_BYTES} bytes)", got)
 
-    def product(self, argument: Any, tensor: tf.Tensor, reduction: str) -> None:
+    def product(self, argument: Any, tensor: tf.Tensor, reduction: str, field: str = "tensor") -> None:
         product = foldcast.product()
         if product == "host":
             return
@@ -228,7 +237,7 @@ class _Check:
                 f"the result of an op (product {product} takes no variable as the node that feeds an allreduce: put "
                 "tf.identity between them)"
             )
-            raise self._refuse("tensor", expected, f"variable '{variable}'")
+            raise self._refuse(field, expected, f"variable '{variable}'")
 
 
 def _warn_once(fusion: int, fusion_id: int) -> None:
@@ -246,23 +255,28 @@ def _gradient(op: Any, gradient: Any) -> tf.Tensor:
 
     It is named after the forward op's graph, which is the same however often TensorFlow builds the backward pass.
     """
+    group, tag = _group_and_tag_of_gradient(op, OP_TYPE)
+    gradient = tf.convert_to_tensor(gradient)
+    tag = _tag(gradient, group) if tag is None else tag
+    return _make(gradient, "sum", fusion=0, fusion_id=-1, group=group, tag=tag)
+
+
+def _group_and_tag_of_gradient(op: Any, op_type: str) -> Tuple[str, Optional[str]]:
+    """Of the gradient of a sum: the group, and the tag unless the call has to get one of its own."""
     reduction, group, tag = (_text(op.get_attr(key)) for key in ("reduction", "group", "tag"))
     if reduction != "sum":
-        node = getattr(op, "name", "") or OP_TYPE
-        raise GradientError(
-            f"{OP_TYPE} node '{node}': an allreduce has a gradient only for reduction='sum', not for '{reduction}': use "
+        node = getattr(op, "name", "") or op_type
+        raise GradientError.about(
+            f"{op_type} node '{node}': an allreduce has a gradient only for reduction='sum', not for '{reduction}': use "
             "tf.stop_gradient, or give one by tf.custom_gradient or gradient_override_map",
             op="allreduce",
             field="reduction",
             expected="sum",
             got=reduction,
         )
-    gradient = tf.convert_to_tensor(gradient)
     if tf.executing_eagerly() or tag in ("", _UNNAMED, _UNNAMED_ALONE):
-        tag = _tag(gradient, group)
-    else:
-        tag = f"grad({tag})"
-    return _make(gradient, "sum", fusion=0, fusion_id=-1, group=group, tag=tag)
+        return group, None
+    return group, f"grad({tag})"
 
 
 def _text(attribute: Any) -> str:
@@ -287,9 +301,11 @@ def _warn_of_lacks() -> None:
 
 def _register() -> None:
     _warn_of_lacks()
-    if not _SYNCHRONOUS:
+    if _SYNCHRONOUS:
+        _threads.count()
+    else:
         # The fused op is made only after functions are traced, but a function may be imported with one.
-        let_run_together(frozenset({OP_TYPE, OP_TYPE + "Fused"}))
+        let_run_together(frozenset({OP_TYPE, OP_TYPE + "Fused", BROADCAST, ALLGATHER}))
         _fusion.enable()
     try:
         tf.RegisterGradient(OP_TYPE)(_gradient)

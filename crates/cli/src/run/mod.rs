@@ -77,7 +77,14 @@ pub(crate) struct Args {
     args: Vec<OsString>,
 }
 
-fn parse_ranks(text: &str) -> Result<usize, String> {
+impl Args {
+    /// A program that keeps its ranks' output apart itself.
+    pub(crate) fn of_own_ranks(ranks: usize, no_pin: bool, program: OsString, args: Vec<OsString>) -> Args {
+        Args { ranks, no_pin, raw: true, keep_going: false, program, args }
+    }
+}
+
+pub(crate) fn parse_ranks(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(ranks) if (1..=launch::MAX_RANKS).contains(&ranks) => Ok(ranks),
         _ => Err(format!("expected a number of ranks from 1 to {}", launch::MAX_RANKS)),

@@ -62,7 +62,7 @@ def create_group(group, rank_num, rank_ids):
 def destroy_group(group):
     """Ends the group `group` in this process, frees its name and forgets its split strategy.
 
-    The world group cannot be destroyed.
+    The world group cannot be destroyed, nor a group on which ops of this process have not ended.
     """
     call = _call("destroy_group", group)
     name = group_name(call, group)

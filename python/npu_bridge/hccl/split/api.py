@@ -4,8 +4,10 @@ A strategy may be set before or after the job is joined and before or after its 
 group is destroyed. A second call of the same function for a group replaces what the first one set. A strategy by size
 wins over one by index, in whichever order they were set. Every failure is a ValueError and changes nothing.
 
-A strategy decides only what travels together: results have the same bits under any. Today it is checked and kept, and
-every allreduce still travels by itself; fusion when a graph is compiled is what will read it.
+A strategy decides only what travels together: results have the same bits under any. It is read when TensorFlow compiles a
+graph or function: what is compiled already stays as it is. It cuts the allreduces with ``fusion=1`` of the group that do not
+depend on each other, in the order of their names, numbers in names by their value. One by index is for exactly as many
+allreduces as its last index says: others are left unfused, with one warning that says both numbers.
 """
 
 import math
@@ -34,6 +36,8 @@ def set_split_strategy_by_idx(idxList, group=WORLD_GROUP):
     indices = [integer(call, "idxList", index) for index in _segments(call, "idxList", idxList)]
     if indices[0] < 0:
         raise refusal(call, "idxList", "indices from 0", indices)
+    if indices[-1] >= 1 << 63:
+        raise refusal(call, "idxList", "indices of gradients", indices)
     if any(following <= index for index, following in zip(indices, indices[1:])):
         raise refusal(call, "idxList", "ascending indices, each once", indices)
     _strategies.set_by_index(name, indices)

@@ -1,1 +1,1 @@
-"""The sub-package from which scripts import `npu_ops`."""
+"""The sub-package from which scripts import `npu_ops`, `npu_unary_ops` and what is in `npu`."""

@@ -2,7 +2,7 @@
 
 import foldcast.tensorflow
 
-__all__ = ["allreduce"]
+__all__ = ["allgather", "allreduce", "broadcast"]
 
 
 def allreduce(tensor, reduction, fusion=1, fusion_id=-1, group="hccl_world_group"):
@@ -24,3 +24,45 @@ def allreduce(tensor, reduction, fusion=1, fusion_id=-1, group="hccl_world_group
         ValueError: an argument is none of the above. What only shows when the op runs is an error of `tf.errors`.
     """
     return foldcast.tensorflow.allreduce(tensor, reduction, fusion=fusion, fusion_id=fusion_id, group=group)
+
+
+def broadcast(tensor, root_rank, fusion=2, fusion_id=0, group="hccl_world_group"):
+    """Gives every rank of `group` what the rank `root_rank` has.
+
+    Args:
+        tensor: a list of tensors, or of what TensorFlow converts to tensors; their dtypes may differ. Every rank of the
+            group gives a list of the same shapes and dtypes; only the root's values are used. A variable is read, and
+            never written to: assign the result.
+        root_rank: the rank, in the group, that gives.
+        fusion: 0, 1 or 2, and nothing depends on it: a list is one call, in which small tensors travel together.
+        fusion_id: an integer; nothing depends on it.
+        group: "hccl_world_group" or the name of a group made by `hccl.manage.api.create_group`. The caller is a member.
+
+    Returns:
+        A list of tensors of the same shapes and dtypes. (A tensor that is in no list gives a tensor.)
+
+    The op's type is ``HcomBroadcast``. It has no gradient.
+
+    Raises:
+        ValueError: an argument is none of the above. What only shows when the op runs is an error of `tf.errors`.
+    """
+    return foldcast.tensorflow.broadcast(tensor, root_rank, group=group, fusion=fusion, fusion_id=fusion_id)
+
+
+def allgather(tensor, rank_size, group="hccl_world_group", fusion=0, fusion_id=-1):
+    """Gives every rank of `group` the tensors of all of them, one behind the other along the first dimension.
+
+    Args:
+        tensor: a tensor of at least one dimension, or what TensorFlow converts to one. Every rank of the group gives one of
+            the same shape and dtype. The result's first dimension is `rank_size` times as long.
+        rank_size: the number of ranks of the group.
+        group: "hccl_world_group" or the name of a group made by `hccl.manage.api.create_group`. The caller is a member.
+        fusion: 0, 1 or 2, and nothing depends on it.
+        fusion_id: an integer; nothing depends on it.
+
+    The op's type is ``HcomAllGather``. Its gradient is this rank's part of the sum, over the same group, of what flows back.
+
+    Raises:
+        ValueError: an argument is none of the above. What only shows when the op runs is an error of `tf.errors`.
+    """
+    return foldcast.tensorflow.allgather(tensor, group, rank_size=rank_size, fusion=fusion, fusion_id=fusion_id)

@@ -1,1 +1,1 @@
-"""The sub-package from which scripts import `npu_scope`."""
+"""The sub-package of optimizers, hooks, callbacks, configurations and Estimators."""

@@ -1,0 +1,115 @@
+"""Fusion between real ranks: the split strategies, and ranks whose graphs differ."""
+
+import pytest
+
+
+def gradients_by_strategy(rank, size):
+    """160 gradients, by default and by each kind of strategy: how many launches, and the right sums."""
+    import numpy as np
+    import tensorflow as tf
+    from foldcast.tensorflow import allreduce, fusion_report
+    from hccl.split.api import set_split_strategy_by_idx, set_split_strategy_by_size
+
+    def step():
+        inputs = [tf.fill([1 + at % 7], float(at + rank)) for at in range(160)]
+        results = tf.function(lambda tensors: [allreduce(tensor) for tensor in tensors])(inputs)
+        for at, result in enumerate(results):
+            assert np.all(result.numpy() == size * at + sum(range(size))) and result.shape == (1 + at % 7,)
+        return [len(launch["members"]) for launch in fusion_report(clear=True)]
+
+    found = [step()]
+    set_split_strategy_by_idx([20, 100, 159])
+    found.append(step())
+    # For another number of gradients: none of them is fused, and one warning says both numbers.
+    set_split_strategy_by_idx([3, 120])
+    found.append(step())
+    found.append(step())
+    set_split_strategy_by_size([60, 20, 20])
+    found.append(step())
+    # Before it is made, and after a group of that name is gone.
+    set_split_strategy_by_size([100], "later")
+    found.append(step())
+    return found
+
+
+def test_r15_the_split_strategies(ranks):
+    job = ranks(2, gradients_by_strategy, timeout=600)
+    assert job.results[0] == job.results[1]
+    default, by_index, unfit, again, by_size, other = job.results[0]
+    assert len(default) == 2 and sum(default) == 160
+    assert by_index == [21, 80, 59]
+    assert unfit == again == []
+    assert len(by_size) == 3 and sum(by_size) == 160 and other == by_size
+    said = [line for line in job.stderr.splitlines() if "does not fit the 160 allreduces" in line]
+    assert len(said) == 2 and all("[3, 120]" in line for line in said), job.stderr
+
+
+def graphs_that_differ(rank, size, odd):
+    """The odd rank lacks a gradient, or has another shape: all ranks get an error that names it, and go on."""
+    import tensorflow as tf
+    from foldcast.tensorflow import allreduce, fusion_report
+
+    def step(leave_out=None, longer=None, names=range(8)):
+        @tf.function
+        def step():
+            made = []
+            for at in names:
+                if rank == odd and at == leave_out:
+                    continue
+                length = 3 + at + (rank == odd and at == longer)
+                made.append(allreduce(tf.fill([length], 1.0), "sum", 2, 5, name=f"grad_{at}"))
+            return made
+
+        return [float(value[0]) for value in step()]
+
+    assert step() == [size] * 8
+    for missing in (0, 4, 7):
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+            step(leave_out=missing)
+        lacks = f"missing on rank {odd}: 'grad_{missing}'"
+        words = [
+            f"only rank {1 - odd} has 'grad_{missing}'" if size == 2 else lacks,
+            "HcomAllReduceFused node",
+            "fusion_id",
+        ]
+        assert all(word in str(caught.value) for word in words), caught.value
+        assert step() == [size] * 8
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        step(longer=5)
+    first, other = (8, 9) if odd else (9, 8)
+    said = f"'grad_5' has {first} elements on rank 0 and {other} on rank {odd or 1}"
+    assert said in str(caught.value), caught.value
+    assert step() == [size] * 8
+    assert {len(launch["members"]) for launch in fusion_report()} == ({7, 8} if rank == odd else {8})
+
+
+def test_graphs_that_differ_are_errors_that_name_the_nodes(ranks):
+    ranks(2, graphs_that_differ, 1, timeout=600)
+    ranks(3, graphs_that_differ, 2, timeout=600)
+
+
+def lists_at_once(rank, size):
+    """allreduce_fused: bits as of single calls, in each mode; lists that differ."""
+    import numpy as np
+    import tensorflow as tf
+    from foldcast.tensorflow import allreduce, allreduce_fused
+
+    random = np.random.default_rng(rank)
+    inputs = [tf.constant(random.standard_normal([3 * at * at, 5]).astype(np.float32)) for at in range(9)]
+    inputs += [tf.constant(random.integers(-99, 99, [at, 7])) for at in range(4)]
+    single = [allreduce(tensor).numpy().tobytes() for tensor in inputs]
+    assert [value.numpy().tobytes() for value in allreduce_fused(inputs)] == single
+    assert [value.numpy().tobytes() for value in tf.function(allreduce_fused)(inputs)] == single
+    arrays = [tensor.numpy() for tensor in inputs]
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        found = session.run(allreduce_fused(arrays))
+    assert [value.tobytes() for value in found] == single
+    if size > 1:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="only rank 0 has 'number 8'"):
+            allreduce_fused(inputs[: 9 - (rank > 0)])
+        assert [value.numpy().tobytes() for value in allreduce_fused(inputs)] == single
+
+
+def test_allreduce_fused_on_real_ranks(ranks):
+    for size in (1, 2):
+        ranks(size, lists_at_once, timeout=600)
