@@ -25,6 +25,15 @@ test-python: setup ## the Python tests (ARGS="-k async" and the like go to pytes
 matrix: setup ## the TensorFlow tests on old releases too (ARGS=--short: what CI runs)
 	ci/tensorflow-matrix.sh $(ARGS)
 
+instructions: ## instruction counts of kernels and small calls against those kept (ARGS=--update: keep these)
+	ci/instructions.sh $(ARGS)
+
+soak: ## random calls on 2 to 8 ranks, every element checked (ARGS=100000: so many)
+	ci/soak.sh $(ARGS)
+
+cliffs: ## measure that twice the bytes take at most three times as long (ARGS="2 4": on so many ranks)
+	ci/cliffs.sh $(ARGS)
+
 release: setup ## the wheel to give away, for glibc 2.28 and newer, in dist/
 	ci/release-wheel.sh
 

@@ -311,9 +311,9 @@ def test_mixed_dtypes_share_the_segments(engine):
     assert sum(sizes(engine)) == 20 * 12 and len(engine.submissions) == 3
     # 3.46 % of 240 bytes: the last member, of 8.
     assert sorted((launch["dtype"], len(launch["members"])) for launch in fusion_report()) == [
-        ("double", 1),
-        ("double", 19),
         ("float32", 20),
+        ("float64", 1),
+        ("float64", 19),
     ]
 
 

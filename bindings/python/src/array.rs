@@ -14,6 +14,7 @@ use pyo3::sync::GILOnceCell;
 use pyo3::types::PyTuple;
 
 use crate::call::written;
+use crate::pool;
 
 /// numpy gives type numbers from here on to the types of other packages, such as bfloat16.
 const FIRST_USER_TYPE: i32 = 256;
@@ -280,6 +281,12 @@ fn empty<'py>(
     dtype: &Bound<'py, PyArrayDescr>,
     extents: &[usize],
 ) -> PyResult<Bound<'py, PyUntypedArray>> {
+    let bytes = extents.iter().try_fold(dtype.itemsize(), |product, extent| product.checked_mul(*extent));
+    if let Some(bytes) = bytes.filter(|bytes| *bytes >= pool::LEAST_BYTES)
+        && let Some(made) = pool::array(py, dtype, extents, bytes)?
+    {
+        return Ok(made.downcast_into::<PyUntypedArray>()?);
+    }
     let ndim =
         i32::try_from(extents.len()).map_err(|error| pyo3::exceptions::PyValueError::new_err(error.to_string()))?;
     let dims = extents.as_ptr().cast_mut().cast();

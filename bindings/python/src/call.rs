@@ -274,7 +274,8 @@ pub(crate) fn run_barrier(py: Python<'_>, site: &Site) -> PyResult<()> {
 /// Returns
 /// -------
 /// numpy.ndarray
-///     ``out``, or a new array in C order, of the shape and dtype of ``array``.
+///     ``out``, or a new array in C order, of the shape and dtype of ``array``. A large one may be over memory of an
+///     earlier result that nobody holds any more.
 ///
 /// Raises
 /// ------

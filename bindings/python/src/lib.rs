@@ -1,6 +1,7 @@
 //! The Python module `foldcast._foldcast`: the numpy face, and the one engine of the process.
 //!
 //! * `array` turns what a caller gave into buffers, or refuses it;
+//! * `pool` keeps the memory of results for the next ones;
 //! * `call` runs a blocking call with the GIL released, `handle` an asynchronous one; `many` has calls of lists, `moves`
 //!   broadcast and allgather;
 //! * `state` owns the communicator of the process from `init` to the interpreter's exit;
@@ -19,6 +20,7 @@ mod handle;
 mod logger;
 mod many;
 mod moves;
+mod pool;
 mod product;
 mod raise;
 mod state;
@@ -60,5 +62,6 @@ fn _foldcast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(product::check_product, module)?)?;
     module.add_function(wrap_pyfunction!(strategies::set_split_strategy, module)?)?;
     module.add_function(wrap_pyfunction!(bridge::table_address, module)?)?;
+    module.add_function(wrap_pyfunction!(pool::idle, module)?)?;
     Ok(())
 }

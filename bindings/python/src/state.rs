@@ -8,7 +8,7 @@ use foldcast::{Communicator, Error, Group, InitOptions, Result, Timeout, error::
 use pyo3::prelude::*;
 
 use crate::call::{self, Interrupts};
-use crate::{logger, product, raise};
+use crate::{logger, pool, product, raise};
 
 /// What the process has while it is initialised.
 pub(crate) struct State {
@@ -123,6 +123,7 @@ fn meet(timeout: Timeout, process: u32, interrupts: &Interrupts) -> Result<&'sta
     if let Some(product) = product::chosen() {
         communicator.set_product(product);
     }
+    pool::set_limit(communicator.config().pool_bytes);
     let world = communicator.world();
     let state = Box::new(State { communicator, world, process, closed: AtomicBool::new(false) });
     let state: &'static State = Box::leak(state);
@@ -142,6 +143,7 @@ impl State {
 
     fn close(&self) {
         if self.process == std::process::id() && !self.closed.swap(true, Ordering::AcqRel) {
+            pool::set_limit(0);
             self.communicator.shutdown();
         }
     }

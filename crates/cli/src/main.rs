@@ -6,8 +6,10 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod bench;
+mod explain;
 mod products;
 mod run;
+mod tune;
 
 /// AllReduce and friends on ordinary machines.
 #[derive(Parser)]
@@ -22,6 +24,8 @@ enum Command {
     Run(run::Args),
     Bench(bench::Args),
     Products(products::Args),
+    Explain(explain::Args),
+    Tune(tune::Args),
     #[command(hide = true)]
     Guard(run::guard::Args),
 }
@@ -31,6 +35,8 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Bench(args) => bench::bench(&args),
         Command::Products(args) => products::run(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Tune(args) => tune::run(&args),
         Command::Guard(args) => run::guard::watch(&args),
     }
 }

@@ -1,12 +1,13 @@
 //! What one call is, and the cache of plans.
 
 use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use kernels::Fold;
-use plan::{Plan, Shape, Shares, Span, Step};
+use plan::{Choice, Plan, Shape, Shares, Span, Step};
 use types::transport::{Counter, Geometry};
 use types::{Buffers, DataType, Elements, Error, Fingerprint, OpKind, Parts, Rank, Reduction, Result, digest};
 
@@ -144,9 +145,20 @@ impl Work {
     }
 }
 
+/// What the plans of all ranks of a group depend on beside the call: the first member's, handed out with the memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Terms {
+    /// The group's areas.
+    pub geometry: Geometry,
+    /// What decides between algorithms.
+    pub choice: Choice,
+}
+
 /// What does not change between calls of the same arguments: the plan and the fingerprint.
 #[derive(Debug)]
 pub struct Prepared {
+    /// What the plan was chosen by.
+    terms: Arc<Terms>,
     pub(crate) plan: Plan,
     pub(crate) fold: Fold,
     pub(crate) fingerprint: Fingerprint,
@@ -233,6 +245,13 @@ impl Call {
     #[must_use]
     pub fn fingerprint(&self) -> &Fingerprint {
         self.named.as_ref().map_or(&self.prepared.fingerprint, |named| &named.fingerprint)
+    }
+
+    /// Whether the call's plan was chosen by these terms.
+    #[must_use]
+    #[inline]
+    pub fn is_by(&self, terms: &Arc<Terms>) -> bool {
+        Arc::ptr_eq(&self.prepared.terms, terms)
     }
 
     /// Whether the call is matched by name.
@@ -327,7 +346,7 @@ const CACHED_STEPS: usize = 1 << 18;
 /// Makes plans and fingerprints, and keeps them.
 #[derive(Debug)]
 pub struct Preparer {
-    geometry: Geometry,
+    terms: Arc<Terms>,
     rank: usize,
     epoch: u64,
     settings: u64,
@@ -338,10 +357,56 @@ pub struct Preparer {
 }
 
 impl Preparer {
-    /// For the group rank `rank` of a group with these areas.
+    /// For the group rank `rank` of a group. Its terms hold until the first member's are known.
     #[must_use]
-    pub fn new(geometry: Geometry, rank: usize, epoch: u64, settings: u64) -> Preparer {
-        Preparer { geometry, rank, epoch, settings, lanes: 1, last: None, cache: HashMap::new(), steps: 0 }
+    pub fn new(terms: Arc<Terms>, rank: usize, epoch: u64, settings: u64) -> Preparer {
+        Preparer { terms, rank, epoch, settings, lanes: 1, last: None, cache: HashMap::new(), steps: 0 }
+    }
+
+    /// Makes plans by these terms from now on: those that the group's first member handed out.
+    #[inline]
+    pub fn with_terms(&mut self, terms: &Arc<Terms>) -> &mut Preparer {
+        self.changes_to(terms);
+        self
+    }
+
+    /// The same; returns whether others held before.
+    #[inline]
+    pub(crate) fn changes_to(&mut self, terms: &Arc<Terms>) -> bool {
+        let changes = !Arc::ptr_eq(&self.terms, terms);
+        if changes {
+            self.terms = Arc::clone(terms);
+            self.forget();
+        }
+        changes
+    }
+
+    /// Makes the call's plan anew if it was made by other terms, before those of the group were known.
+    #[inline]
+    pub fn renew(&self, call: &mut Call) {
+        if !call.is_by(&self.terms) {
+            self.remake(call);
+        }
+    }
+
+    #[cold]
+    fn remake(&self, call: &mut Call) {
+        let name = call.named.take().map(|named| Arc::clone(&named.fingerprint.name));
+        // The settings are those of the moment in which the call was made.
+        let settings = call.prepared.fingerprint.settings;
+        call.prepared = Arc::new(self.make(&call.prepared.work, settings));
+        if let Some(name) = name {
+            *call = call.clone().named(&name);
+        }
+    }
+
+    /// [Renews](Self::renew) a submitted call, and those that follow it.
+    pub(crate) fn renew_task(&self, task: &mut Task) {
+        let mut next = Some(task);
+        while let Some(task) = next {
+            self.renew(&mut task.call);
+            next = task.next.as_deref_mut();
+        }
     }
 
     /// Makes the calls from now on carry these settings.
@@ -375,7 +440,7 @@ impl Preparer {
     /// Prepares an unnamed call anew if it was made before the number of lanes was known.
     pub(crate) fn recut(&mut self, call: &mut Call, lanes: usize) {
         let Prepared { lanes: made_for, fingerprint, work, .. } = &*call.prepared;
-        if *made_for != lanes && cuts(work, lanes, &self.geometry) > 1 {
+        if *made_for != lanes && cuts(work, lanes, &self.terms.geometry) > 1 {
             let again = self.with_settings(fingerprint.settings).with_lanes(lanes).call(work, call.limits);
             call.prepared = again.prepared;
         }
@@ -395,7 +460,7 @@ impl Preparer {
     fn prepare(&mut self, work: &Work) -> Arc<Prepared> {
         let found = self.cache.get(work).map(Arc::clone);
         let prepared = found.unwrap_or_else(|| {
-            let made = Arc::new(self.make(work));
+            let made = Arc::new(self.make(work, self.settings));
             if self.cache.len() >= CACHED_PLANS || self.steps >= CACHED_STEPS {
                 self.cache.clear();
                 self.steps = 0;
@@ -408,20 +473,26 @@ impl Preparer {
         prepared
     }
 
-    fn make(&self, work: &Work) -> Prepared {
-        let spans = spans(work, cuts(work, self.lanes, &self.geometry), &self.geometry);
-        let mut lanes = (0..).zip(&spans).map(|(lane, span)| self.make_lane(work, lane, spans.len(), span.clone()));
+    fn make(&self, work: &Work, settings: u64) -> Prepared {
+        let geometry = &self.terms.geometry;
+        let spans = spans(work, cuts(work, self.lanes, geometry), geometry);
+        let lane = |(lane, span): (u64, &Span)| self.make_lane(work, settings, lane, spans.len(), span.clone());
+        let mut lanes = (0..).zip(&spans).map(lane);
         let first = lanes.next().expect("a call has at least one lane");
         Prepared { others: lanes.map(Arc::new).collect(), ..first }
     }
 
     /// One of the lanes of a call: a call of these bytes that agrees with the others on being this lane of the whole.
-    fn make_lane(&self, work: &Work, lane: u64, lanes: usize, span: Span) -> Prepared {
+    fn make_lane(&self, work: &Work, settings: u64, lane: u64, lanes: usize, span: Span) -> Prepared {
         let Work { kind, dtype, reduction, bytes, shares, root, parts } = work.clone();
-        let (ranks, element) = (self.geometry.ranks, dtype.size());
-        let shape = Shape { kind, ranks, bytes: span.len(), shares, element, geometry: self.geometry };
+        let Terms { geometry, choice } = &*self.terms;
+        let (ranks, element) = (geometry.ranks, dtype.size());
+        let shape = Shape { kind, ranks, bytes: span.len(), shares, element, geometry: *geometry };
         let input_at = shape.share(self.rank).start;
-        let plan = plan::plan(&shape, self.rank);
+        let plan = plan::plan_with(choice.select(&shape), &shape, self.rank);
+        if self.rank == 0 && kind == OpKind::AllReduce && plan.algorithm != choice.forced.unwrap_or(plan.algorithm) {
+            say_that_it_is_not_forced(&plan, choice);
+        }
         let number = |length: usize| u64::try_from(length).expect("a length in memory fits 64 bits");
         let fingerprint = Fingerprint {
             kind,
@@ -432,13 +503,29 @@ impl Preparer {
             parts,
             epoch: self.epoch,
             plan: if lanes == 1 { plan.id } else { lane_id(plan.id, lane, number(lanes)) },
-            settings: self.settings,
+            settings,
             name: "".into(),
         };
         let hash = fingerprint.hash();
         let (fold, last_awaits, pace) = (Fold::new(dtype, reduction), last_awaits(&plan), pace(&plan));
-        let (work, others, lanes) = (work.clone(), Vec::new(), self.lanes);
-        Prepared { plan, fold, fingerprint, hash, last_awaits, input_at, work, span, others, pace, lanes }
+        let (terms, work, others, lanes) = (Arc::clone(&self.terms), work.clone(), Vec::new(), self.lanes);
+        Prepared { terms, plan, fold, fingerprint, hash, last_awaits, input_at, work, span, others, pace, lanes }
+    }
+}
+
+/// Says, once in a process, that a call is not done as was asked for.
+#[cold]
+fn say_that_it_is_not_forced(plan: &Plan, choice: &Choice) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        let (taken, shape) = (plan.algorithm, &plan.shape);
+        log::warn!(
+            "the forced algorithm {} cannot do an allreduce of {} bytes on {} ranks: {taken} is taken for it, and for \
+             others like it nothing is said any more",
+            choice.forced.unwrap_or_default(),
+            shape.bytes,
+            shape.ranks,
+        );
     }
 }
 

@@ -21,11 +21,12 @@ pub mod names;
 mod trouble;
 pub mod unnamed;
 
-pub use call::{Call, Completion, Limits, OwnedBuffers, Preparer, Task, Work};
+pub use call::{Call, Completion, Limits, OwnedBuffers, Preparer, Task, Terms, Work};
 pub use execution::{ChannelState, Execution};
 pub use lanes::{Cut, Lane};
 pub use life::Life;
 pub use named::NamedLane;
+pub use plan::Choice;
 pub use trouble::{SETTLING, View};
 pub use unnamed::UnnamedLane;
 

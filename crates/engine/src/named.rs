@@ -14,7 +14,7 @@ use types::error::Cause;
 use types::transport::{Channel, Peers};
 use types::{Buffers, CallSite, Error, Result, Tag};
 
-use crate::call::{Call, Preparer, Task};
+use crate::call::{Call, Preparer, Task, Terms};
 use crate::execution::{ChannelState, Execution};
 use crate::life::Life;
 use crate::names::Names;
@@ -127,8 +127,22 @@ impl NamedLane {
         }
     }
 
+    /// Makes all plans by these terms, those of the lane's own calls included. To be done before the first poll.
+    #[inline]
+    pub fn agree(&mut self, terms: &Arc<Terms>) {
+        if !self.preparer.changes_to(terms) {
+            return;
+        }
+        for pending in self.pending.values_mut() {
+            if let Kind::Owned(task) = &mut pending.kind {
+                self.preparer.renew_task(task);
+            }
+        }
+    }
+
     /// Adds a call that the lane runs.
-    pub fn submit(&mut self, task: Task) {
+    pub fn submit(&mut self, mut task: Task) {
+        self.preparer.renew_task(&mut task);
         let name = Arc::clone(&task.call.fingerprint().name);
         let is_small = task.call.is_small() && task.next.is_none();
         self.add(&name, Kind::Owned(task), is_small);

@@ -3,11 +3,12 @@
 use core::task::Poll;
 use core::time::Duration;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use types::transport::{Channel, Peers};
 use types::{Error, Result, Tag};
 
-use crate::call::{Call, Preparer, Task};
+use crate::call::{Call, Preparer, Task, Terms};
 use crate::execution::{ChannelState, Execution};
 use crate::lanes::{Cut, Others};
 use crate::life::Life;
@@ -52,8 +53,20 @@ impl UnnamedLane {
         }
     }
 
+    /// Makes all plans by these terms, those of the calls that wait included. To be done before the first poll.
+    #[inline]
+    pub fn agree(&mut self, terms: &Arc<Terms>) {
+        if !self.preparer.changes_to(terms) {
+            return;
+        }
+        for task in &mut self.queue {
+            self.preparer.renew_task(task);
+        }
+    }
+
     /// Adds a call behind those that wait.
-    pub fn submit(&mut self, task: Task) {
+    pub fn submit(&mut self, mut task: Task) {
+        self.preparer.renew_task(&mut task);
         self.queue.push_back(task);
     }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use foldcast_engine::{Ground, Life, Limits, NamedLane, OwnedBuffers, Preparer, Task, View, Work};
+use foldcast_engine::{Choice, Ground, Life, Limits, NamedLane, OwnedBuffers, Preparer, Task, Terms, View, Work};
 use support::{Memory, Random, TestWindows, view};
 use types::transport::{Channel, Clock, Counter, Geometry, Windows};
 use types::{Buffers, DataType, Error, Reduction, Result};
@@ -88,11 +88,12 @@ impl World {
 
     fn of(geometry: Geometry, seed: u64) -> World {
         let (ranks, memory) = (geometry.ranks, Memory::new(geometry));
+        let terms = Arc::new(Terms { geometry, choice: Choice::default() });
         let member = |rank| Member {
             windows: TestWindows { memory: Rc::clone(&memory), rank },
             life: Life::default(),
             view: view(rank, ranks),
-            named: NamedLane::new(Preparer::new(geometry, rank, 0, 0)),
+            named: NamedLane::new(Preparer::new(Arc::clone(&terms), rank, 0, 0)),
             pauses: 0,
         };
         World { members: (0..ranks).map(member).collect(), random: Random::new(seed) }

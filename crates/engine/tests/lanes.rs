@@ -6,10 +6,11 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use foldcast_engine::lanes::Others;
-use foldcast_engine::{Call, ChannelState, Cut, Ground, Life, Limits, Poll, Preparer, View, Work};
+use foldcast_engine::{Call, ChannelState, Choice, Cut, Ground, Life, Limits, Poll, Preparer, Terms, View, Work};
 use support::{LANES, Memory, Random, TestWindows, view};
 use types::transport::{Channel, Clock, Counter, Fate, Geometry, Windows};
 use types::{Buffers, Cause, DataType, Ending, Error, Rank, Reduction, Result};
@@ -96,6 +97,7 @@ struct World {
 impl World {
     fn new(ranks: usize, seed: u64) -> World {
         let memory = Memory::new(geometry(ranks));
+        let terms = Arc::new(Terms { geometry: geometry(ranks), choice: Choice::default() });
         let limits = Limits { deadline: Some(Duration::from_secs(100)), first_warning: Duration::from_secs(5) };
         let member = |rank| Member {
             windows: TestWindows { memory: Rc::clone(&memory), rank },
@@ -103,7 +105,7 @@ impl World {
             view: view(rank, ranks),
             state: ChannelState::new(Channel::Unnamed),
             others: Others::default(),
-            preparer: Preparer::new(geometry(ranks), rank, 0, 0),
+            preparer: Preparer::new(Arc::clone(&terms), rank, 0, 0),
             limits,
             cut: None,
             input: Vec::new(),

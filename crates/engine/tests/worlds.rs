@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use foldcast_engine::{Ground, Life, Limits, NamedLane, OwnedBuffers, Preparer, Task, UnnamedLane, Work};
+use foldcast_engine::*;
 use support::{Memory, Random, TestWindows, view};
 use types::transport::{Clock, Fate, Geometry};
 use types::{Buffers, Cause, DataType, Ending, Error, OpKind, Rank, Reduction, Result};
@@ -203,7 +203,8 @@ struct World {
 impl World {
     fn new(ranks: usize, seed: u64) -> World {
         let memory = Memory::new(geometry(ranks));
-        let preparer = |rank| Preparer::new(geometry(ranks), rank, 0, 0);
+        let terms = Terms { geometry: geometry(ranks), choice: Choice::default() };
+        let preparer = |rank| Preparer::new(Arc::new(terms.clone()), rank, 0, 0);
         let limits = Limits { deadline: Some(Duration::from_secs(100)), first_warning: Duration::from_secs(5) };
         let actor = |rank| Actor {
             windows: TestWindows { memory: Rc::clone(&memory), rank },

@@ -67,7 +67,8 @@ impl GroupShared {
                 (joined, call.begun_at())
             }
         };
-        let mut call = preparer.with_lanes(joined.windows.lanes()).call(work, limits).begun(begun);
+        lane.agree(&joined.terms);
+        let mut call = lane.preparer.with_lanes(joined.windows.lanes()).call(work, limits).begun(begun);
         let ground = self.ground(joined);
         if !ground.is_live() {
             let tag = Tag::Unnamed(lane.state.calls() + 1);
@@ -226,6 +227,11 @@ impl GroupShared {
             Some(joined) => joined,
             None => self.join(call, options)?,
         };
+        if !call.is_by(&joined.terms) {
+            let mut lane = lock(&self.named);
+            lane.agree(&joined.terms);
+            lane.preparer.renew(call);
+        }
         let ground = self.ground(joined);
         let mut patience = Patience::new(&self.world, &self.view.ranks, options.interrupt);
         let (mut look, mut turns) = (false, 0_u32);

@@ -71,6 +71,12 @@ impl Communicator {
         Ok(Communicator { inner: Arc::new(Inner { world, all }) })
     }
 
+    /// What the communicator was made with.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        self.inner.world.config()
+    }
+
     /// This process's rank.
     #[must_use]
     pub fn rank(&self) -> Rank {

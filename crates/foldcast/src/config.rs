@@ -6,6 +6,7 @@
 //! never taken for a world of one.
 
 use core::time::Duration;
+use std::path::PathBuf;
 
 use types::transport::Geometry;
 use types::{Error, Product, Rank, Result};
@@ -76,6 +77,26 @@ pub struct Config {
     /// [`MAX_THREADS`](Self::MAX_THREADS). `FOLDCAST_THREADS`; else the cores that this rank has for itself, at least 1: what
     /// the launcher says (`FOLDCAST_CORES`), or its part of the cores that this process may use.
     pub threads: usize,
+    /// Where the costs that decide between algorithms are. `FOLDCAST_COSTS`, the user's cache.
+    pub costs: CostsFrom,
+    /// The algorithm for every allreduce that it can do, in groups whose first member this rank is. `FOLDCAST_ALGO`, the
+    /// cheapest.
+    pub algorithm: Option<&'static str>,
+    /// How many bytes of results that nobody holds any more a front end may keep for the next ones. `FOLDCAST_POOL_BYTES`,
+    /// 256 MiB.
+    pub pool_bytes: usize,
+}
+
+/// Where the costs that decide between algorithms are. They matter in groups whose first member this rank is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum CostsFrom {
+    /// In the user's cache, if `foldcast tune` has put them there; else the built-in ones.
+    #[default]
+    Cache,
+    /// The built-in ones.
+    BuiltIn,
+    /// In this file, if there is one.
+    File(PathBuf),
 }
 
 /// Pairs of variables that give rank and number of ranks, the first that is set counts; others must agree.
@@ -158,7 +179,19 @@ impl Config {
             warn_after: limit(env, "FOLDCAST_WARN_AFTER", "FOLDCAST_WARN_AFTER", 5)?.unwrap_or(Duration::MAX),
             product: product(env)?,
             threads: threads(env, size)?,
+            costs: costs(env)?,
+            algorithm: algorithm(env)?,
+            pool_bytes: number(env, "FOLDCAST_POOL_BYTES")?.unwrap_or(256 << 20),
         })
+    }
+
+    /// Where the process's environment says that costs are, and the algorithm that it forces.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] naming the variable, its value and what is allowed.
+    pub fn choice_from_env() -> Result<(CostsFrom, Option<&'static str>)> {
+        let env = &|name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        Ok((costs(env)?, algorithm(env)?))
     }
 }
 
@@ -184,6 +217,27 @@ fn threads(env: Env<'_>, size: usize) -> Result<usize> {
         None => usable / size,
     };
     Ok(own.clamp(1, Config::MAX_THREADS))
+}
+
+fn costs(env: Env<'_>) -> Result<CostsFrom> {
+    const NAME: &str = "FOLDCAST_COSTS";
+    match env(NAME) {
+        None => Ok(CostsFrom::Cache),
+        Some(text) if text == "off" => Ok(CostsFrom::BuiltIn),
+        // Without a slash it is rather a word that is meant as a switch.
+        Some(text) if text.contains('/') => Ok(CostsFrom::File(text.into())),
+        Some(text) => Err(Error::invalid(NAME, "the path of a file, with a slash in it, or off", format!("{text:?}"))),
+    }
+}
+
+fn algorithm(env: Env<'_>) -> Result<Option<&'static str>> {
+    const NAME: &str = "FOLDCAST_ALGO";
+    let Some(text) = env(NAME) else { return Ok(None) };
+    let names = plan::all_reduce_algorithms();
+    match names.iter().find(|name| **name == text) {
+        Some(name) => Ok(Some(name)),
+        None => Err(Error::invalid(NAME, format!("one of {}", names.join(", ")), format!("{text:?}"))),
+    }
 }
 
 fn number(env: Env<'_>, name: &str) -> Result<Option<usize>> {
@@ -390,6 +444,27 @@ mod tests {
         assert_eq!((of("2"), of("4096")), ((usable / 2).clamp(1, 64), 1), "of {usable} cores");
         let told = |cores| read(&[("RANK", "0"), ("WORLD_SIZE", "2"), ("FOLDCAST_CORES", cores)]).unwrap().threads;
         assert_eq!((told("0"), told("1"), told("1000000")), (1, 1, usable.min(64)));
+    }
+
+    #[test]
+    fn costs_and_algorithm_are_checked() {
+        let config = read(&[]).unwrap();
+        assert_eq!((config.costs, config.algorithm), (CostsFrom::Cache, None));
+        assert_eq!(read(&[("FOLDCAST_COSTS", "off")]).unwrap().costs, CostsFrom::BuiltIn);
+        assert_eq!(read(&[("FOLDCAST_COSTS", "./x")]).unwrap().costs, CostsFrom::File("./x".into()));
+        for word in ["on", "OFF", "0", "costs.json"] {
+            let text = refusal(&[("FOLDCAST_COSTS", word)]);
+            assert!(text.contains("FOLDCAST_COSTS") && text.contains(word) && text.contains("or off"), "{text}");
+        }
+        assert_eq!((config.pool_bytes, read(&[("FOLDCAST_POOL_BYTES", "0")]).unwrap().pool_bytes), (256 << 20, 0));
+        assert!(refusal(&[("FOLDCAST_POOL_BYTES", "1G")]).contains("\"1G\""));
+        for name in plan::all_reduce_algorithms() {
+            assert_eq!(read(&[("FOLDCAST_ALGO", name)]).unwrap().algorithm, Some(name));
+        }
+        for word in ["ring", "broadcast", "Flat"] {
+            let text = refusal(&[("FOLDCAST_ALGO", word)]);
+            assert!(text.contains("FOLDCAST_ALGO") && text.contains(word) && text.contains("one_shot"), "{text}");
+        }
     }
 
     #[test]

@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::ThreadId;
 
-use engine::{Completion, Ground, Life, Limits, NamedLane, OwnedBuffers, Preparer, Task, UnnamedLane, View, Work};
+use engine::{
+    Choice, Completion, Ground, Life, Limits, NamedLane, OwnedBuffers, Preparer, Task, Terms, UnnamedLane, View, Work,
+};
 use shm::{GroupPeers, GroupWindows, MonotonicClock};
 use types::error::Cause;
 use types::transport::{Channel, Counter, Geometry, Windows};
@@ -13,7 +15,6 @@ use types::{Buffers, DataType, Error, GroupName, Rank, Reduction, Result};
 
 use crate::config::Timeout;
 use crate::join::{Joined, Joining};
-use crate::settings::version;
 use crate::wait::Interrupt;
 use crate::world::World;
 
@@ -92,10 +93,11 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Group {
     pub(crate) fn new(world: Arc<World>, name: GroupName, ranks: Vec<Rank>, incarnation: u64) -> Group {
         let index = ranks.iter().position(|rank| *rank == world.rank());
-        let geometry = Geometry::of(ranks.len());
+        // Until the first member's are there.
+        let terms = Arc::new(Terms { geometry: Geometry::of(ranks.len()), choice: Choice::default() });
         let settings = world.settings();
-        let preparer = || Preparer::new(geometry, index.unwrap_or(0), incarnation, settings);
-        let joining = Joining::new(name.clone(), ranks.clone(), incarnation, version());
+        let preparer = || Preparer::new(Arc::clone(&terms), index.unwrap_or(0), incarnation, settings);
+        let joining = Joining::new(name.clone(), ranks.clone(), incarnation);
         let view = View { rank: world.rank(), ranks, group: name };
         Group {
             shared: Arc::new_cyclic(|me| GroupShared {
@@ -142,6 +144,13 @@ impl Group {
     #[must_use]
     pub fn rank(&self) -> Option<usize> {
         self.shared.index
+    }
+
+    /// What decides between algorithms, as the first member handed it out; `None` until the members have met, which they
+    /// do in the first call.
+    #[must_use]
+    pub fn choice(&self) -> Option<&Choice> {
+        self.shared.joining.get().map(|joined| &joined.terms.choice)
     }
 
     /// Reduces over all members: every member's output becomes the canonical tree of all inputs, bit for bit the same
@@ -233,7 +242,7 @@ impl GroupShared {
     }
 
     pub(crate) fn ground<'a>(&'a self, joined: &'a Joined) -> Ground<'a, GroupWindows, GroupPeers> {
-        let Joined { windows, peers } = joined;
+        let Joined { windows, peers, .. } = joined;
         Ground { windows, peers, life: &self.life, view: &self.view, clock: &MonotonicClock }
     }
 

@@ -1,15 +1,16 @@
 //! How the members of a group meet: at first use, each gets the group's memory.
 
 use core::time::Duration;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use engine::{Call, SETTLING};
+use engine::{Call, SETTLING, Terms};
 use shm::{GroupKey, GroupPeers, GroupWindows, MonotonicClock, Request};
 use types::error::{Cause, Deadline};
 use types::transport::{Clock, Fate, Windows};
 use types::{CallSite, Ending, Error, GroupName, Rank, Result};
 
 use crate::group::{GroupShared, lock};
+use crate::settings::{handed_out, taken_over};
 
 /// What the first member is waited for.
 const AWAITED: &str = "enter the group, as its first member";
@@ -19,13 +20,22 @@ const AWAITED: &str = "enter the group, as its first member";
 pub(crate) struct Joined {
     pub(crate) windows: GroupWindows,
     pub(crate) peers: GroupPeers,
+    /// What the first member handed out with the memory.
+    pub(crate) terms: Arc<Terms>,
+}
+
+impl Joined {
+    fn new(windows: GroupWindows) -> Joined {
+        let terms = Arc::new(Terms { geometry: windows.geometry(), choice: taken_over(windows.settings()) });
+        let peers = windows.peers();
+        Joined { windows, peers, terms }
+    }
 }
 
 /// The way to a group's memory.
 pub(crate) struct Joining {
     joined: OnceLock<Joined>,
     key: GroupKey,
-    settings: u64,
     state: Mutex<State>,
 }
 
@@ -42,9 +52,9 @@ struct State {
 }
 
 impl Joining {
-    pub(crate) fn new(name: GroupName, ranks: Vec<Rank>, incarnation: u64, settings: u64) -> Joining {
+    pub(crate) fn new(name: GroupName, ranks: Vec<Rank>, incarnation: u64) -> Joining {
         let key = GroupKey::new(name, ranks, incarnation);
-        Joining { joined: OnceLock::new(), key, settings, state: Mutex::default() }
+        Joining { joined: OnceLock::new(), key, state: Mutex::default() }
     }
 
     /// The memory, if it is there.
@@ -66,7 +76,9 @@ impl Joining {
         let host = group.world.host()?;
         let request = state.request.get_or_insert_with(|| {
             let threads = group.world.config().threads;
-            host.request_group(self.key.clone(), threads, &self.settings.to_le_bytes())
+            let is_first = self.key.ranks()[0] == group.view.rank;
+            let settings = if is_first { handed_out(group.world.choice()) } else { Vec::new() };
+            host.request_group(self.key.clone(), threads, &settings)
         });
         match request.try_take()? {
             Ok(windows) => {
@@ -74,8 +86,7 @@ impl Joining {
                 if let Some(cause) = state.cause.take() {
                     windows.abort(&cause);
                 }
-                let peers = windows.peers();
-                Some(self.joined.get_or_init(|| Joined { windows, peers }))
+                Some(self.joined.get_or_init(|| Joined::new(windows)))
             }
             Err(error) => {
                 state.request = None;

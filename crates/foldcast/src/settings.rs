@@ -1,11 +1,16 @@
-//! What all ranks of a group must have in common beside the call itself: the version, and the product.
+//! What all ranks of a group must have in common beside the call itself: the version, the product, and what decides between
+//! algorithms.
 //!
 //! The product is a setting of the process that may change between calls. Each call carries it, so that ranks with
 //! different products get a mismatch that names them in the first call that all of them make. A call that a rank's own
 //! product refuses is refused there before anything is sent.
+//!
+//! What decides between algorithms is the first member's, which hands it out with the group's memory: a rank's own file or
+//! variable counts only in groups whose first member it is.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use plan::Choice;
 use types::{DataType, OpKind, Product, Reduction, Result, digest};
 
 use crate::group::GroupShared;
@@ -13,6 +18,17 @@ use crate::group::GroupShared;
 /// Digest of the version, which decides how the memory of a group is written.
 pub(crate) fn version() -> u64 {
     Product::Host.into_settings(digest(1, env!("CARGO_PKG_VERSION").as_bytes()))
+}
+
+/// What the first member of a group hands out with the memory: the version, and what decides between algorithms.
+pub(crate) fn handed_out(choice: &Choice) -> Vec<u8> {
+    [&version().to_le_bytes()[..], &choice.encode()].concat()
+}
+
+/// What decides between algorithms, as the first member handed it out. From one of another version it may be anything:
+/// then the default will do, since the first call finds that the versions differ.
+pub(crate) fn taken_over(settings: &[u8]) -> Choice {
+    settings.get(size_of::<u64>()..).and_then(Choice::decode).unwrap_or_default()
 }
 
 /// The settings of a process.
@@ -57,5 +73,18 @@ impl GroupShared {
             let (field, expected, got) = (unsupported.field(), unsupported.expected(), unsupported.got());
             self.invalid(OpKind::AllReduce, field, expected, got)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_handed_out_is_taken_over() {
+        let choice = Choice { forced: Some("flat"), ..Choice::default() };
+        assert_eq!(taken_over(&handed_out(&choice)), choice);
+        assert_eq!(taken_over(b"short"), Choice::default());
+        assert_eq!(taken_over(&[0xff; 200]), Choice::default());
     }
 }

@@ -50,6 +50,9 @@ impl GroupShared {
         let (limits, now) = (shared.limits(options.timeout), MonotonicClock.now());
         let mut preparer = lock(&shared.submissions);
         preparer.with_settings(shared.world.settings());
+        if let Some(joined) = shared.joining.get() {
+            preparer.with_terms(&joined.terms);
+        }
         let task = |Submission { work, buffers, done }| {
             let call = preparer.call(&work, limits).started(now);
             let call = match options.name {
@@ -135,9 +138,11 @@ impl GroupShared {
             self.empty_inbox(&mut named, &mut unnamed);
             match joined {
                 Some(joined) => {
+                    named.agree(&joined.terms);
                     let ground = self.ground(joined);
                     progress = named.poll(ground, None, look);
                     if let Some(lane) = &mut unnamed {
+                        lane.agree(&joined.terms);
                         ended_unnamed = lane.poll(ground, look);
                         paused = lane.has_paused();
                     }

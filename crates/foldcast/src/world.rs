@@ -5,17 +5,18 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 use std::collections::{HashMap, VecDeque};
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use engine::Task;
+use engine::{Choice, Task};
 use shm::{Crew, Home, JobKey, Meeting, Waiter, Woken};
 use types::error::NotInGroup;
 use types::{Error, GroupName, Product, Rank, Result};
 
 use crate::communicator::InitOptions;
 use crate::config::Config;
+use crate::costs;
 use crate::group::{Group, GroupShared, lock};
 use crate::lanes::Helpers;
 use crate::settings::Settings;
@@ -29,6 +30,8 @@ const FAREWELL: Duration = Duration::from_millis(700);
 pub(crate) struct World {
     config: Config,
     settings: Settings,
+    /// What decides between algorithms in groups whose first member this process is.
+    choice: OnceLock<Choice>,
     home: Home,
     /// The other ranks of the host; `None` in a world of one.
     host: Option<Arc<shm::World>>,
@@ -64,6 +67,7 @@ impl World {
     fn new(config: Config, home: Home, host: Option<Arc<shm::World>>) -> Arc<World> {
         Arc::new(World {
             settings: Settings::new(config.product),
+            choice: OnceLock::new(),
             config,
             home,
             host,
@@ -114,6 +118,11 @@ impl World {
     #[inline]
     pub(crate) fn settings(&self) -> u64 {
         self.settings.word()
+    }
+
+    /// What decides between algorithms in groups whose first member this process is. The first time it may read a file.
+    pub(crate) fn choice(&self) -> &Choice {
+        self.choice.get_or_init(|| costs::choice(&self.config.costs, self.config.algorithm))
     }
 
     #[inline]

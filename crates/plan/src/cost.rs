@@ -35,6 +35,54 @@ impl Default for Constants {
 }
 
 impl Constants {
+    /// The constants' names, in the order of [`values`](Self::values).
+    pub const NAMES: [&str; 7] = [
+        "signal_us",
+        "round_us",
+        "copy_us_per_kib",
+        "fold_us_per_kib",
+        "transfer_us_per_kib",
+        "memory_us_per_kib",
+        "cached_bytes",
+    ];
+
+    /// All constants as numbers.
+    #[must_use]
+    pub fn values(&self) -> [f64; 7] {
+        let Constants {
+            signal_us,
+            round_us,
+            copy_us_per_kib,
+            fold_us_per_kib,
+            transfer_us_per_kib,
+            memory_us_per_kib,
+            cached_bytes,
+        } = *self;
+        let cached_bytes = real(cached_bytes);
+        [signal_us, round_us, copy_us_per_kib, fold_us_per_kib, transfer_us_per_kib, memory_us_per_kib, cached_bytes]
+    }
+
+    /// The constants of these [`values`](Self::values); `None` if one of them is not from 0 to 10,000 microseconds, or bytes that
+    /// are no whole number up to 1 TiB.
+    #[must_use]
+    pub fn from_values(values: [f64; 7]) -> Option<Constants> {
+        let [signal_us, round_us, copy_us_per_kib, fold_us_per_kib, transfer_us_per_kib, memory_us_per_kib, bytes] =
+            values;
+        let times_are_sane = values[..6].iter().all(|time| (0.0..=MAX_US).contains(time));
+        let bytes_are_sane = (0.0..=MAX_CACHED_BYTES).contains(&bytes) && bytes.fract() == 0.0;
+        #[allow(clippy::as_conversions, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked")]
+        let cached_bytes = bytes as usize;
+        (times_are_sane && bytes_are_sane).then_some(Constants {
+            signal_us,
+            round_us,
+            copy_us_per_kib,
+            fold_us_per_kib,
+            transfer_us_per_kib,
+            memory_us_per_kib,
+            cached_bytes,
+        })
+    }
+
     /// Time to wait for a signal of every one of `peers` ranks.
     pub(crate) fn signals(&self, peers: usize) -> f64 {
         self.signal_us * real(peers)
@@ -67,6 +115,11 @@ impl Constants {
         self.memory_us_per_kib * kib(bytes.saturating_sub(self.cached_bytes))
     }
 }
+
+/// No part of a call costs more than this, in microseconds: what is larger was not measured on a machine that works.
+const MAX_US: f64 = 10_000.0;
+/// No cache is larger than this.
+const MAX_CACHED_BYTES: f64 = 1_099_511_627_776.0;
 
 #[allow(clippy::as_conversions, reason = "a cost: rounding does not matter")]
 fn real(number: usize) -> f64 {

@@ -1,48 +1,94 @@
-use core::fmt::Write;
+use core::fmt;
 
 use types::{Bytes, OpKind};
 
 use crate::algorithms::{ALGORITHMS, Algorithm};
-use crate::cost::Constants;
-use crate::shape::{Plan, Shape, Shares, plan_with, select};
+use crate::choice::Choice;
+use crate::shape::{Plan, Shape, Shares, plan_with};
 use crate::step::{Sources, Step};
 
 /// How many steps of a plan are printed.
 const MAX_STEPS: usize = 40;
 
-/// Which algorithm is chosen for this shape and why, what it moves, and the steps of rank 0.
-#[must_use]
-pub fn explain(shape: &Shape) -> String {
-    let constants = Constants::default();
-    let chosen = select(shape);
-    let plan = plan_with(chosen, shape, 0);
-    let mut text = String::new();
-    let mut line = |words: core::fmt::Arguments<'_>| {
-        text.write_fmt(words).expect("writing to a String does not fail");
-        text.push('\n');
-    };
-    line(format_args!("{} on {} ranks: {}", call(shape), shape.ranks, chosen.name()));
-    line(format_args!("  why: {}", why(shape, chosen, &constants)));
-    line(format_args!("  how: {}", chosen.source()));
-    line(format_args!("  plan {:016x}: {} steps a rank, {} rounds", plan.id, plan.steps.len(), plan.rounds));
-    line(format_args!("  rank 0 {}", Traffic::of(&plan)));
-    line(format_args!("candidates"));
-    for algorithm in ALGORITHMS {
-        if algorithm.applies(shape) {
-            let cost = algorithm.cost(shape, &constants);
-            line(format_args!("  {:<26}{cost:>12.2} us predicted", algorithm.name()));
-        } else {
-            line(format_args!("  {:<26}does not apply", algorithm.name()));
+/// What an algorithm would take for a call.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidate {
+    /// Name of the algorithm.
+    pub name: &'static str,
+    /// Predicted time in microseconds; `None` if it cannot do the call.
+    pub predicted_us: Option<f64>,
+}
+
+/// Which algorithm is chosen for a call and why, and what it does. Displays as text.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// Name of the algorithm that is taken.
+    pub chosen: &'static str,
+    /// Where it comes from.
+    pub source: &'static str,
+    /// Why it is taken.
+    pub why: String,
+    /// All algorithms.
+    pub candidates: Vec<Candidate>,
+    /// The plan of rank 0.
+    pub plan: Plan,
+}
+
+impl Explanation {
+    /// Explains what is chosen for this shape.
+    #[must_use]
+    pub fn of(shape: &Shape, choice: &Choice) -> Explanation {
+        let chosen = choice.select(shape);
+        let candidate = |algorithm: &&dyn Algorithm| Candidate {
+            name: algorithm.name(),
+            predicted_us: algorithm.applies(shape).then(|| algorithm.cost(shape, &choice.constants)),
+        };
+        Explanation {
+            chosen: chosen.name(),
+            source: chosen.source(),
+            why: why(shape, chosen, choice),
+            candidates: ALGORITHMS.iter().map(candidate).collect(),
+            plan: plan_with(chosen, shape, 0),
         }
     }
-    line(format_args!("steps of rank 0"));
-    for (index, step) in plan.steps.iter().take(MAX_STEPS).enumerate() {
-        line(format_args!("  {index:>3}  {step}"));
+
+    /// The first steps of rank 0, in words.
+    #[must_use]
+    pub fn outline(&self) -> Vec<String> {
+        self.plan.steps.iter().take(MAX_STEPS).map(ToString::to_string).collect()
     }
-    if plan.steps.len() > MAX_STEPS {
-        line(format_args!("       and {} more", plan.steps.len() - MAX_STEPS));
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Explanation { chosen, source, why, candidates, plan } = self;
+        writeln!(f, "{} on {} ranks: {chosen}", call(&plan.shape), plan.shape.ranks)?;
+        writeln!(f, "  why: {why}")?;
+        writeln!(f, "  how: {source}")?;
+        writeln!(f, "  plan {:016x}: {} steps a rank, {} rounds", plan.id, plan.steps.len(), plan.rounds)?;
+        writeln!(f, "  rank 0 {}", Traffic::of(plan))?;
+        writeln!(f, "candidates")?;
+        for Candidate { name, predicted_us } in candidates {
+            match predicted_us {
+                Some(cost) => writeln!(f, "  {name:<26}{cost:>12.2} us predicted")?,
+                None => writeln!(f, "  {name:<26}does not apply")?,
+            }
+        }
+        writeln!(f, "steps of rank 0")?;
+        for (index, step) in self.outline().iter().enumerate() {
+            writeln!(f, "  {index:>3}  {step}")?;
+        }
+        match plan.steps.len().saturating_sub(MAX_STEPS) {
+            0 => Ok(()),
+            more => writeln!(f, "       and {more} more"),
+        }
     }
-    text
+}
+
+/// Which algorithm is chosen for this shape by the default constants and why, what it moves, and the steps of rank 0.
+#[must_use]
+pub fn explain(shape: &Shape) -> String {
+    Explanation::of(shape, &Choice::default()).to_string()
 }
 
 fn bytes(bytes: usize) -> Bytes {
@@ -70,16 +116,21 @@ fn call(shape: &Shape) -> String {
     }
 }
 
-fn why(shape: &Shape, chosen: &dyn Algorithm, constants: &Constants) -> String {
+fn why(shape: &Shape, chosen: &dyn Algorithm, choice: &Choice) -> String {
+    let cost = |algorithm: &dyn Algorithm| algorithm.cost(shape, &choice.constants);
+    let time = cost(chosen);
+    if choice.forced_for(shape).is_some() {
+        return format!("it is forced; predicted {time:.2} us");
+    }
     let others = ALGORITHMS.iter().filter(|other| other.name() != chosen.name() && other.applies(shape));
-    let next = others.min_by(|a, b| a.cost(shape, constants).total_cmp(&b.cost(shape, constants)));
-    let cost = chosen.cost(shape, constants);
-    match next {
-        None => format!("no other algorithm applies; predicted {cost:.2} us"),
-        Some(next) => {
-            let other = next.cost(shape, constants);
-            format!("predicted {cost:.2} us; next is {} with {other:.2} us", next.name())
-        }
+    let next = others.min_by(|a, b| cost(**a).total_cmp(&cost(**b)));
+    let why = match next {
+        None => format!("no other algorithm applies; predicted {time:.2} us"),
+        Some(next) => format!("predicted {time:.2} us; next is {} with {:.2} us", next.name(), cost(*next)),
+    };
+    match choice.forced {
+        Some(forced) => format!("{forced}, which is forced, cannot do this call; {why}"),
+        None => why,
     }
 }
 
@@ -121,8 +172,8 @@ impl Traffic {
     }
 }
 
-impl core::fmt::Display for Traffic {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+impl fmt::Display for Traffic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [written, read, folded] = [self.written, self.read, self.folded].map(bytes);
         write!(f, "writes {written} for others, reads {read} from others, folds {folded}")
     }

@@ -3,8 +3,8 @@ use std::sync::Arc;
 use types::OpKind;
 use types::transport::Geometry;
 
-use crate::algorithms::{ALGORITHMS, Algorithm};
-use crate::cost::Constants;
+use crate::algorithms::Algorithm;
+use crate::choice::Choice;
 use crate::step::{Span, Step};
 
 /// Who gives which bytes of the whole. The whole is what every rank has at the end.
@@ -130,27 +130,16 @@ pub struct Plan {
     pub shape: Shape,
 }
 
-/// The cheapest algorithm for this shape, with the default [`Constants`].
-#[must_use]
-pub fn select(shape: &Shape) -> &'static dyn Algorithm {
-    select_with(shape, &Constants::default())
-}
-
-/// The cheapest algorithm for this shape. All ranks of a group must use the same constants.
+/// The cheapest algorithm for this shape, with the default [`Constants`](crate::Constants).
 ///
 /// # Panics
-/// If `shape.ranks` is 0: for every other shape there is an algorithm.
+/// If `shape.ranks` is 0.
 #[must_use]
-pub fn select_with(shape: &Shape, constants: &Constants) -> &'static dyn Algorithm {
-    ALGORITHMS
-        .iter()
-        .copied()
-        .filter(|algorithm| algorithm.applies(shape))
-        .min_by(|a, b| a.cost(shape, constants).total_cmp(&b.cost(shape, constants)))
-        .expect("a group has at least one rank, and for each number of ranks one algorithm takes every size")
+pub fn select(shape: &Shape) -> &'static dyn Algorithm {
+    Choice::default().select(shape)
 }
 
-/// The plan of one rank by the selected algorithm.
+/// The plan of one rank by the [selected](select) algorithm.
 #[must_use]
 pub fn plan(shape: &Shape, rank: usize) -> Plan {
     plan_with(select(shape), shape, rank)

@@ -5,7 +5,11 @@ mod common;
 use std::collections::HashSet;
 
 use common::algorithm;
-use foldcast_plan::{ALGORITHMS, Constants, Shape, Shares, explain, plan, plan_with, select, select_with};
+use foldcast_plan::fit::{Observation, fit};
+use foldcast_plan::{
+    ALGORITHMS, Choice, Constants, Explanation, Shape, Shares, all_reduce_algorithms, explain, plan, plan_with, select,
+};
+use proptest::prelude::*;
 use types::OpKind;
 use types::transport::Geometry;
 
@@ -48,23 +52,156 @@ fn the_choice_follows_the_constants() {
     let shape = Shape::all_reduce(8, 2048, 4);
     let slow_cores = Constants { signal_us: 0.0001, ..Constants::default() };
     assert_eq!(select(&shape).name(), "flat");
-    assert_eq!(select_with(&shape, &slow_cores).name(), "reduce_scatter_allgather");
+    let choice = Choice { constants: slow_cores, forced: None };
+    assert_eq!(choice.select(&shape).name(), "reduce_scatter_allgather");
 }
 
-#[test]
-fn predicted_times_have_no_cliff() {
-    let constants = Constants::default();
+/// Fails where twice the bytes take less, or more than three times, the time.
+fn check_for_cliffs(constants: Constants) {
+    let choice = Choice { constants, forced: None };
     for ranks in 2..=17 {
         let time = |bytes: usize| {
             let shape = Shape::all_reduce(ranks, bytes, 4);
-            select(&shape).cost(&shape, &constants)
+            choice.select(&shape).cost(&shape, &constants)
         };
         for exponent in 2..30 {
             for bytes in [1_usize << exponent, (1 << exponent) + 4, 3 << (exponent - 1)] {
                 let (once, twice) = (time(bytes), time(2 * bytes));
-                assert!(once <= twice && twice <= 3.0 * once, "{ranks} ranks, {bytes} bytes: {once} us, {twice} us");
+                let right = once <= twice && twice <= 3.0 * once;
+                assert!(right, "{ranks} ranks, {bytes} bytes, {constants:?}: {once} us, {twice} us");
             }
         }
+    }
+}
+
+#[test]
+fn predicted_times_have_no_cliff() {
+    check_for_cliffs(Constants::default());
+    for ranks in 2..=17 {
+        let (bytes, factor) = Choice::default().largest_step(ranks);
+        assert!((1.5..3.0).contains(&factor), "{ranks} ranks: {factor} from {bytes} bytes on");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// On any machine where leaving the caches costs no more than all the rest: whatever is chosen, and wherever the choice
+    /// changes.
+    #[test]
+    fn no_machine_has_a_cliff_between_algorithms(
+        factors in prop::array::uniform5(0.1f64..10.0),
+        memory in 0.0f64..1.0,
+        exponent in 14u32..26,
+    ) {
+        let mut values = Constants::default().values();
+        for (value, factor) in values.iter_mut().zip(factors) {
+            *value *= factor;
+        }
+        let [_, _, copy, fold, transfer, ..] = values;
+        values[5] = memory * (copy + transfer + fold);
+        values[6] = f64::from(1u32 << exponent);
+        check_for_cliffs(Constants::from_values(values).expect("sane values"));
+    }
+}
+
+#[test]
+fn a_forced_algorithm_is_taken_where_it_applies() {
+    let forced = |name| Choice { forced: Some(name), ..Choice::default() };
+    let chosen = |name, ranks, bytes| forced(name).select(&Shape::all_reduce(ranks, bytes, 4)).name();
+    assert_eq!(chosen("one_shot", 2, 8), "one_shot");
+    assert_eq!(chosen("one_shot", 3, 8), "flat");
+    assert_eq!(chosen("reduce_scatter_allgather", 5, 8), "reduce_scatter_allgather");
+    assert_eq!(chosen("reduce_scatter_allgather", 2, 8), "flat");
+    assert_eq!(chosen("flat", 2, 32 << 10), "flat");
+    assert_eq!(chosen("flat", 2, 64 << 10), "one_shot");
+    assert_eq!(forced("one_shot").select(&Shape::barrier(2)).name(), "flat");
+    assert_eq!(all_reduce_algorithms(), ["local", "flat", "one_shot", "reduce_scatter_allgather"]);
+    let why = |name, ranks| Explanation::of(&Shape::all_reduce(ranks, 8, 4), &forced(name)).why;
+    assert!(why("one_shot", 2).starts_with("it is forced; predicted "), "{}", why("one_shot", 2));
+    let other = why("one_shot", 3);
+    assert!(other.starts_with("one_shot, which is forced, cannot do this call; predicted "), "{other}");
+}
+
+#[test]
+fn a_choice_travels_as_bytes() {
+    let constants = Constants { signal_us: 0.25, cached_bytes: 12_345, ..Constants::default() };
+    for forced in [None, Some("flat"), Some("reduce_scatter_allgather")] {
+        let choice = Choice { constants, forced };
+        assert_eq!(Choice::decode(&choice.encode()), Some(choice));
+    }
+    let bytes = Choice::default().encode();
+    for cut in 0..bytes.len() {
+        assert_eq!(Choice::decode(&bytes[..cut]), None, "cut to {cut} bytes");
+    }
+    assert_eq!(Choice::decode(&[&bytes[..], b"nonsense"].concat()), None);
+    assert_eq!(Choice::decode(&[&bytes[..], &[0xff]].concat()), None);
+    for bad in [f64::NAN, f64::INFINITY, -1.0, 1e9] {
+        for at in 0..6 {
+            let mut bytes = bytes.clone();
+            bytes[8 * at..8 * at + 8].copy_from_slice(&bad.to_bits().to_le_bytes());
+            assert_eq!(Choice::decode(&bytes), None, "{bad} as {}", Constants::NAMES[at]);
+        }
+    }
+    let with_cached = |bytes| Constants::from_values([0.1, 0.1, 0.1, 0.1, 0.1, 0.1, bytes]);
+    assert!(with_cached(4096.0).is_some());
+    assert!([f64::NAN, -1.0, 0.5, 1e15].into_iter().all(|bytes| with_cached(bytes).is_none()));
+}
+
+/// What a machine with these constants would measure.
+fn observations(constants: &Constants) -> Vec<Observation> {
+    let observe = |(name, ranks, bytes): (&'static str, usize, usize)| {
+        let shape = Shape::all_reduce(ranks, bytes, 4);
+        algorithm(name).applies(&shape).then(|| {
+            let time_us = algorithm(name).cost(&shape, constants);
+            Observation { algorithm: name, shape, time_us }
+        })
+    };
+    let sizes = (3..27).map(|exponent| 1usize << exponent);
+    let cases = sizes.flat_map(|bytes| [2, 4].map(|ranks| (ranks, bytes)));
+    cases
+        .flat_map(|(ranks, bytes)| all_reduce_algorithms().into_iter().map(move |name| (name, ranks, bytes)))
+        .filter_map(observe)
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// What the fit predicts is what a machine measured that is as the model says.
+    #[test]
+    fn a_fit_predicts_what_was_measured(factors in prop::array::uniform6(0.4f64..2.5), exponent in 16u32..26) {
+        let mut values = Constants::default().values();
+        for (value, factor) in values.iter_mut().zip(factors) {
+            *value *= factor;
+        }
+        values[6] = f64::from(1u32 << exponent);
+        let machine = Constants::from_values(values).expect("sane values");
+        let observations = observations(&machine);
+        let fitted = fit(&observations, &Constants::default()).expect("there are observations");
+        for observation in &observations {
+            let ratio = observation.predicted_us(&fitted) / observation.time_us;
+            prop_assert!((0.8..1.25).contains(&ratio), "{observation:?}: off by {ratio}; {machine:?}, {fitted:?}");
+        }
+    }
+}
+
+#[test]
+fn what_was_not_measured_is_not_believed() {
+    assert_eq!(fit(&[], &Constants::default()), None);
+    let shape = Shape::all_reduce(2, 8, 4);
+    let bad = [f64::NAN, 0.0, -1.0, f64::INFINITY];
+    let bad = bad.map(|time_us| Observation { algorithm: "flat", shape: shape.clone(), time_us });
+    assert_eq!(fit(&bad, &Constants::default()), None);
+    let unknown = Observation { algorithm: "nonsense", shape: shape.clone(), time_us: 1.0 };
+    let impossible = Observation { algorithm: "reduce_scatter_allgather", shape, time_us: 1.0 };
+    assert_eq!(fit(&[unknown, impossible], &Constants::default()), None);
+    // A machine five times as slow in everything: no constant is singled out.
+    let values = Constants::default().values();
+    let slow = Constants::from_values(core::array::from_fn(|at| values[at] * if at < 6 { 5.0 } else { 1.0 })).unwrap();
+    let fitted = fit(&observations(&slow)[..3], &Constants::default()).unwrap();
+    for (at, (got, want)) in fitted.values().iter().zip(slow.values()).take(6).enumerate() {
+        assert!((0.8..1.25).contains(&(got / want)), "{}: {got} instead of {want}", Constants::NAMES[at]);
     }
 }
 

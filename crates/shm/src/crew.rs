@@ -213,7 +213,7 @@ mod tests {
             assert_eq!(running.load(Ordering::Acquire), 0, "a helper is still at it");
             let mut taken = taken.into_inner().unwrap();
             taken.sort_unstable();
-            taken.dedup_by(|a, b| panic!("part {a} was taken twice, as {b}"));
+            assert!(taken.is_sorted_by(|a, b| a < b), "a part was taken twice: {taken:?}");
             assert!(taken.iter().all(|part| (1..=parts).contains(part)), "{taken:?}");
         }
         helpers.end();

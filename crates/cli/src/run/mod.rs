@@ -17,6 +17,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use foldcast::launch;
+pub(crate) use foldcast::launch::MAX_RANKS;
 
 mod cores;
 mod ending;

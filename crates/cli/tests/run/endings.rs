@@ -41,7 +41,7 @@ fn a_failed_rank_is_named_last_and_ends_the_others() {
         "foldcast run: rank 2 failed first: killed by signal 9 (SIGKILL); the other ranks were ended"
     );
     assert_eq!(run.err.matches("foldcast run:").count(), 1);
-    assert_eq!(run.left, []);
+    assert!(run.left.is_empty(), "{:?}", run.left);
 }
 
 #[test]
