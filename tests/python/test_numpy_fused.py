@@ -63,6 +63,14 @@ def several_dtypes(rank, size):
     handle = foldcast.allreduce_fused_async(given, name="all")
     assert [r.tobytes() for r in handle.wait()] == [w.tobytes() for w in wanted] and handle.done()
     assert [r.tobytes() for r in handle.wait()] == [w.tobytes() for w in wanted]
+    # One rank waits where another submits: they are the same call, named or not.
+    for name in ("mixed", None, "mixed"):
+        if rank % 2:
+            results = foldcast.allreduce_fused(given, name=name)
+        else:
+            results = foldcast.allreduce_fused_async(given, name=name).wait()
+        assert [r.tobytes() for r in results] == [w.tobytes() for w in wanted]
+    assert foldcast.allreduce([1]).tolist() == [size]
 
 
 def test_several_dtypes(ranks):

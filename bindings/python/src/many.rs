@@ -127,18 +127,19 @@ pub(crate) fn run<'py>(py: Python<'py>, site: &Site, operands: &Operands<'_, 'py
     }
     call::released(py, move |interrupts| {
         let hook = || interrupts.pending();
-        for (dtype, mut exchanges) in work {
+        let mut lists: Vec<(DataType, Vec<Buffers<'_>>)> = Vec::with_capacity(work.len());
+        for (dtype, exchanges) in &mut work {
             let mut buffers: Vec<Buffers<'_>> = Vec::with_capacity(exchanges.len());
-            for exchange in &mut exchanges {
+            for exchange in exchanges {
                 // SAFETY: `lists` keeps all arrays alive until `run` ends, and numpy resizes no array that somebody else
                 // holds; no output overlaps with another array (`check_apart`, or it is new). That no thread changes them
                 // meanwhile is what the documentation asks of the caller.
                 buffers.push(unsafe { exchange.buffers() });
             }
-            let options = CallOptions { agreed, ..site.options(interrupts.hook(&hook)) };
-            site.group.all_reduce_many(dtype, reduction, &mut buffers, &options)?;
+            lists.push((*dtype, buffers));
         }
-        Ok(())
+        let options = CallOptions { agreed, ..site.options(interrupts.hook(&hook)) };
+        site.group.all_reduce_lists(reduction, &mut lists, &options)
     })?;
     lists.into_result(py)
 }

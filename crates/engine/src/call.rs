@@ -507,7 +507,7 @@ impl Preparer {
             name: "".into(),
         };
         let hash = fingerprint.hash();
-        let (fold, last_awaits, pace) = (Fold::new(dtype, reduction), last_awaits(&plan), pace(&plan));
+        let (fold, last_awaits, pace) = (Fold::new(dtype, reduction), last_awaits(&plan), pace(&plan, lanes));
         let (terms, work, others, lanes) = (Arc::clone(&self.terms), work.clone(), Vec::new(), self.lanes);
         Prepared { terms, plan, fold, fingerprint, hash, last_awaits, input_at, work, span, others, pace, lanes }
     }
@@ -532,10 +532,10 @@ fn say_that_it_is_not_forced(plan: &Plan, choice: &Choice) {
 /// How much a paced call does before it gives the turn back, in bytes of its output.
 const TURN_BYTES: usize = 256 << 10;
 
-/// How many waits of a plan lie between so many bytes.
-fn pace(plan: &Plan) -> u32 {
+/// How many waits of a plan lie between so many bytes, of all its lanes together.
+fn pace(plan: &Plan, lanes: usize) -> u32 {
     let waits = plan.steps.iter().filter(|step| matches!(step, Step::Await { .. })).count();
-    let pace = waits.saturating_mul(TURN_BYTES) / plan.shape.bytes.max(1);
+    let pace = waits.saturating_mul(TURN_BYTES) / plan.shape.bytes.max(1) / lanes;
     u32::try_from(pace).unwrap_or(u32::MAX).max(1)
 }
 

@@ -136,8 +136,10 @@ impl Execution {
         buffers: &mut Buffers<'_>,
         look: bool,
     ) -> Poll<Result<()>> {
+        let halting = self.halts;
         let first = self.run(ground, state, call, buffers);
-        if first.is_ready() || !look {
+        // A look would go beyond the headers, where a call that halts there must not be yet.
+        if first.is_ready() || !look || (halting && !self.halts) {
             return first;
         }
         self.look(ground, state, call, buffers)
@@ -398,7 +400,8 @@ impl Execution {
         let elapsed = call.elapsed(now);
         let waits = self.waits(ground, state, call);
         let Some(trouble) = find_trouble(ground, &waits, call, elapsed) else {
-            if self.watch.warning_due(elapsed, call.limits.first_warning) {
+            // A call that has given its turn back waits for nobody.
+            if !waits.missing.is_empty() && self.watch.warning_due(elapsed, call.limits.first_warning) {
                 let site = self.site_of(ground.view, call);
                 warn(&site, ground.view, &waits.missing, self.awaited(ground.view.ranks.len()), elapsed);
             }
@@ -413,8 +416,8 @@ impl Execution {
             return again;
         }
         let mut trouble = Some(trouble);
-        if let Some(Trouble::Over(Cause::RankDied { .. })) = trouble {
-            // The rank that is gone may have done its part after all.
+        if let Some(Trouble::Over(Cause::RankDied { .. }) | Trouble::Late { .. }) = trouble {
+            // The rank that is gone may have done its part after all, or another one be late now.
             trouble = find_trouble(ground, &self.waits(ground, state, call), call, elapsed);
         }
         let Some(trouble) = trouble.and_then(|trouble| self.watch.settled(trouble, elapsed)) else {

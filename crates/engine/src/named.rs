@@ -222,6 +222,11 @@ impl NamedLane {
             while ended < SMALL_IN_A_ROW && self.run_current(true, ground, borrowed.as_mut(), look, &mut progress) {
                 ended += 1;
             }
+            if progress.borrowed.is_some() {
+                // Its thread has what it came for; the large call goes on with the next one that polls.
+                progress.moved = true;
+                break;
+            }
             ended += usize::from(self.run_current(false, ground, borrowed.as_mut(), look, &mut progress));
             if ended == 0 || progress.paused {
                 break;

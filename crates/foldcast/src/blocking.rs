@@ -248,6 +248,9 @@ impl GroupShared {
                 std::thread::yield_now();
                 turns += 1;
                 look = turns % LOOK_AFTER_TURNS == 0;
+                if look && options.interrupt.is_some_and(|interrupt| interrupt()) {
+                    self.end(&Cause::Interrupted { by: self.view.rank });
+                }
                 continue;
             }
             let pause = patience.pause(&|| lock(&self.named).can_go_on(ground, identity, call));

@@ -110,9 +110,33 @@ impl Group {
         buffers: &mut [Buffers<'_>],
         options: &CallOptions<'_>,
     ) -> Result<()> {
-        let list = self.list(dtype, reduction, options, buffers.iter())?;
+        self.run_lists(&[self.list(dtype, reduction, options, buffers.iter())?], &mut [buffers], options)
+    }
+
+    /// [`all_reduce_many`](Self::all_reduce_many) of several lists, each of a type of its own, one behind the other as one
+    /// call: where one fails the others are not begun.
+    ///
+    /// # Errors
+    /// As [`all_reduce_many`](Self::all_reduce_many).
+    pub fn all_reduce_lists(
+        &self,
+        reduction: Reduction,
+        lists: &mut [(DataType, Vec<Buffers<'_>>)],
+        options: &CallOptions<'_>,
+    ) -> Result<()> {
+        let list =
+            |(dtype, buffers): &(DataType, Vec<Buffers<'_>>)| self.list(*dtype, reduction, options, buffers.iter());
+        let checked = lists.iter().map(list).collect::<Result<Vec<_>>>()?;
+        let mut buffers: Vec<&mut [Buffers<'_>]> = lists.iter_mut().map(|(_, buffers)| &mut buffers[..]).collect();
+        self.run_lists(&checked, &mut buffers, options)
+    }
+
+    fn run_lists(&self, lists: &[List], buffers: &mut [&mut [Buffers<'_>]], options: &CallOptions<'_>) -> Result<()> {
+        if lists.is_empty() {
+            return Ok(());
+        }
         let shared = self.shared();
-        // The list is one call: other threads do not get in between, and its deadline is one for all launches.
+        // The lists are one call: other threads do not get in between, and its deadline is one for all launches.
         let alone = self.size() == 1;
         let begun = MonotonicClock.now();
         let inside = match options.name {
@@ -129,9 +153,12 @@ impl Group {
                 shared.run_named(work, named, buffers, options, begun)
             }
         };
-        let mut launches = launches(&list.sizes, self.size()).into_iter().peekable();
-        while let Some(launch) = launches.next() {
-            let (work, goes_on) = (list.work(&launch), launches.peek().is_some());
+        let cut = lists.iter().enumerate().flat_map(|(number, list)| {
+            launches(&list.sizes, self.size()).into_iter().map(move |launch| (number, list, launch))
+        });
+        let mut cut = cut.peekable();
+        while let Some((number, list, launch)) = cut.next() {
+            let (work, goes_on, buffers) = (list.work(&launch), cut.peek().is_some(), &mut *buffers[number]);
             if let [at] = launch[..] {
                 run(&work, buffers[at].reborrow(), goes_on)?;
                 continue;
@@ -167,8 +194,8 @@ impl Group {
     }
 
     /// [`all_reduce_many_async`](Self::all_reduce_many_async) of several lists, each of a type of its own, one behind the
-    /// other as one call: where one fails the others are not begun. `done` gets the buffers of all, in their order. It meets
-    /// blocking calls of the lists one by one.
+    /// other as one call: where one fails the others are not begun. `done` gets the buffers of all, in their order. It is the
+    /// same call as [`all_reduce_lists`](Self::all_reduce_lists).
     ///
     /// # Errors
     /// As [`all_reduce_many_async`](Self::all_reduce_many_async).

@@ -5,6 +5,7 @@
 //! whatever comes of that: who does not get the others' names in time reports the difference without them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -76,11 +77,10 @@ fn explain(
     };
     let (group, theirs) = (group.clone(), Arc::clone(&ending));
     let work = move || {
-        let detail = match exchange(&group, &tag, &listing) {
-            Ok(listings) => differences(&listings),
-            Err(why) => format!("what the lists hold could not be compared: {why}"),
-        };
-        end(&theirs, detail);
+        let compare = || exchange(&group, &tag, &listing).map(|listings| differences(&listings));
+        // What the others sent must not keep the call from ending.
+        let compared = std::panic::catch_unwind(AssertUnwindSafe(compare)).unwrap_or_else(|_| Err("a defect".into()));
+        end(&theirs, compared.unwrap_or_else(|why| format!("what the lists hold could not be compared: {why}")));
     };
     if let Err(error) = std::thread::Builder::new().name("foldcast-names".into()).spawn(work) {
         end(&ending, format!("what the lists hold could not be compared: no thread: {error}"));
@@ -226,7 +226,8 @@ fn differences(listings: &[(Rank, String)]) -> String {
 fn of_equal_names(listings: &[Listing]) -> String {
     let Some((first, others)) = listings.split_first() else { return String::new() };
     for other in others {
-        let at = (0..first.entries.len()).find(|at| first.entries[*at].0 != other.entries[*at].0);
+        let pairs = first.entries.iter().zip(&other.entries);
+        let at = pairs.into_iter().position(|(own, theirs)| own.0 != theirs.0);
         if let Some(at) = at {
             let [own, theirs] = [first, other].map(|listing| &listing.entries[at].0);
             return format!(
@@ -236,7 +237,7 @@ fn of_equal_names(listings: &[Listing]) -> String {
         }
     }
     let sizes = first.entries.iter().enumerate().filter_map(|(at, (name, count))| {
-        let other = others.iter().find(|other| other.entries[at].1 != *count)?;
+        let other = others.iter().find(|other| other.entries.get(at).is_some_and(|theirs| theirs.1 != *count))?;
         let theirs = &other.entries[at].1;
         Some(format!("'{name}' has {count} elements on {} and {theirs} on {}", first.rank, other.rank))
     });
