@@ -147,3 +147,32 @@ def steps_body(rank, size):
 def test_own_loop_and_late_weights(ranks):
     results = ranks(2, steps_body).results
     assert results[0] == results[1] and results[0]
+
+
+def under_a_loss_scale(rank, size):
+    import numpy as np
+    import tensorflow as tf
+    from npu_bridge.npu_init import npu_distributed_optimizer_wrapper
+
+    if not hasattr(tf.keras.mixed_precision, "set_global_policy"):
+        return "no policies"
+    tf.keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        npu_distributed_optimizer_wrapper(sgd(tf))
+    except ValueError as error:
+        assert "LossScaleOptimizer" in str(error) and "mixed_float16" in str(error), error
+    else:
+        raise AssertionError("each rank would decide by itself which steps it skips")
+    optimizer = npu_distributed_optimizer_wrapper(tf.keras.mixed_precision.LossScaleOptimizer(sgd(tf)))
+    model = tf.keras.Sequential([tf.keras.layers.InputLayer((2,)), tf.keras.layers.Dense(1, use_bias=False)])
+    model.set_weights([np.ones((2, 1), np.float32)])
+    model.compile(optimizer=optimizer, loss="mse")
+    # Rank 0's gradient overflows at first, and rank 1's does not: both skip those steps.
+    x = np.full((4, 2), 200.0 if rank == 0 else 1.0, np.float32)
+    model.fit(x, np.zeros((4, 1), np.float32), batch_size=4, epochs=20, shuffle=False, verbose=0)
+    return [float(value) for value in model.get_weights()[0].ravel()]
+
+
+def test_a_loss_scale_of_keras_goes_around_the_average(ranks):
+    first, second = ranks(2, under_a_loss_scale, timeout=300).results
+    assert first == second

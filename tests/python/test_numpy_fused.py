@@ -73,6 +73,26 @@ def several_dtypes(rank, size):
     assert foldcast.allreduce([1]).tolist() == [size]
 
 
+def outputs_over_scattered_inputs(rank, size):
+    import foldcast
+
+    memory = np.arange(40, dtype=np.float32)
+    given = [np.arange(20, dtype=np.float32)[::2] + rank, memory[20:][::2]]
+    wanted = [
+        array * size if at else np.arange(20, dtype=np.float32)[::2] * size + sum(range(size))
+        for at, array in enumerate(given)
+    ]
+    out = [memory[20:30], np.zeros(10, np.float32)]
+    given[0] = np.repeat(given[0], 2)[::2]
+    assert not given[0].flags.c_contiguous and not given[1].flags.c_contiguous
+    results = foldcast.allreduce_fused(given, out=out)
+    assert [result.tolist() for result in results] == [array.tolist() for array in wanted]
+
+
+def test_outputs_over_scattered_inputs(ranks):
+    ranks(2, outputs_over_scattered_inputs)
+
+
 def test_several_dtypes(ranks):
     for size in (1, 2):
         ranks(size, several_dtypes)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use foldcast::{Buffers, CallOptions, CompletionMany, DataType, Error, OwnedBuffers, Reduction, Result};
 use foldcast::{digest, error::InvalidArgument};
-use numpy::PyUntypedArray;
+use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
@@ -51,6 +51,9 @@ fn prepare<'py>(py: Python<'py>, site: &Site, operands: &Operands<'_, 'py>) -> P
     let mut members = Vec::with_capacity(arrays.len());
     for (at, array) in arrays.iter().enumerate() {
         let out = outs.as_ref().map(|outs| &outs[at]);
+        // Prepared alone, it would be copied into its output, which may be another member's input.
+        let scattered = array.downcast::<PyUntypedArray>().is_ok_and(|array| !array.is_c_contiguous());
+        let array = &if out.is_some() && scattered { array.call_method1("copy", ("C",))? } else { array.clone() };
         members.push(Prepared::new(py, array, out)?.map_err(|error| refuse(of_member(error, at)))?);
     }
     if outs.is_some() {

@@ -102,6 +102,11 @@ impl Context {
         })?;
         // SAFETY: the function gives a new tensor object to its caller.
         let output = unsafe { Tensor::from_raw(tensor) };
+        if bytes > 0 && output.data().is_null() {
+            // TensorFlow makes a tensor also where it got no memory for it.
+            let message = format!("cannot allocate the output: {bytes} bytes");
+            return Err(Failure { code: StatusCode::ResourceExhausted, message });
+        }
         // SAFETY: context, tensor and status are alive; TensorFlow takes a reference of its own.
         unsafe { (api().TF_SetOutput)(self.raw, index, tensor.as_ptr(), status.as_ptr()) };
         refuse_output(status)?;

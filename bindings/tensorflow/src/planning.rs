@@ -11,7 +11,7 @@
 //! with other members meet, and the engine tells each rank what the other ones have. That is why a segment of one member
 //! is a fused call too. Only an allreduce that has no other one beside it is left as it is.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use plan::fusion::order_by_name;
 
@@ -19,6 +19,7 @@ use crate::attributes::DATA_TYPES;
 use crate::control_flow::{Signature, signatures, topological_order};
 use crate::graph::{Graph, Node};
 use crate::node_def;
+use crate::rewrite::FUSED_OP;
 use crate::tag::{self, without_numbers};
 use crate::wire::Malformed;
 
@@ -209,7 +210,8 @@ fn cut(key: &Key<'_>, base: &str, members: &[Member], ends: &[usize], planned: &
     }
 }
 
-/// Numbers the calls of a group that have the same key, in the order of their first members' names.
+/// Numbers the calls of a group that have the same key, in the order of their first members' names. TensorFlow optimises a
+/// graph more than once: what was fused before keeps its key to itself.
 fn tell_apart(graph: &Graph<'_>, planned: &mut [Fusion]) -> Result<(), Malformed> {
     let mut same: HashMap<(&str, String), Vec<usize>> = HashMap::new();
     for (at, fusion) in planned.iter().enumerate() {
@@ -222,6 +224,15 @@ fn tell_apart(graph: &Graph<'_>, planned: &mut [Fusion]) -> Result<(), Malformed
             planned[places[at]].key.push_str(&format!("~{}", number + 1));
         }
     }
+    let fused = graph.nodes.iter().filter(|node| node.op == FUSED_OP);
+    let taken: HashSet<(&str, &str)> =
+        fused.map(|node| Ok((node.text("group")?, node.text("key")?))).collect::<Result<_, Malformed>>()?;
+    for fusion in planned {
+        let group = graph.nodes[fusion.members[0]].text("group")?;
+        while taken.contains(&(group, &fusion.key)) {
+            fusion.key.push_str("~again");
+        }
+    }
     Ok(())
 }
 
@@ -232,10 +243,12 @@ fn digest(text: &str) -> u64 {
 }
 
 /// Leaves out each fusion that makes a cycle with those before it.
-fn without_cycles(graph: &Graph<'_>, planned: Vec<Fusion>) -> Vec<Fusion> {
+fn without_cycles(graph: &Graph<'_>, mut planned: Vec<Fusion>) -> Vec<Fusion> {
     if is_acyclic(graph, &planned) {
         return planned;
     }
+    // Which ones are left out must not depend on the order of nodes, which may differ between ranks.
+    planned.sort_by(|a, b| a.key.cmp(&b.key));
     let mut kept = Vec::new();
     for fusion in planned {
         kept.push(fusion);

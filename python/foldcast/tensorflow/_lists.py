@@ -90,6 +90,10 @@ def _make(
             name=name,
         )
         made(results[0])
+    if not tf.executing_eagerly():
+        for tensor, result in zip(tensors, results):
+            # Old releases infer no shape of several outputs.
+            result.set_shape(tensor.shape)
     return list(results)
 
 

@@ -71,7 +71,8 @@ def _reduced(value, reduction, fusion, fusion_id, group):
     result = hccl_ops.allreduce(value, operation, fusion=fusion, fusion_id=fusion_id, group=group)
     if not average:
         return result
-    ranks = tf.cast(get_rank_size(group), result.dtype)
+    size = group.size if isinstance(group, foldcast.Group) else get_rank_size(group)
+    ranks = tf.cast(size, result.dtype)
     return result // ranks if result.dtype.is_integer else result / ranks
 
 
@@ -151,6 +152,7 @@ def npu_distributed_optimizer_wrapper(optimizer):
         optimizer = tf.keras.optimizers.get(optimizer)
     if _averages(optimizer):
         return optimizer
+    _refuse_under_a_loss_scale(optimizer)
     method, wrap = _place_to_average(optimizer)
     kind = type(optimizer)
     members = {"_npu_averages": True, method: wrap(getattr(kind, method))}
@@ -158,6 +160,26 @@ def npu_distributed_optimizer_wrapper(optimizer):
     members.update(__module__=kind.__module__, __qualname__=kind.__qualname__, __doc__=kind.__doc__)
     optimizer.__class__ = type(kind)(kind.__name__, (kind,), members)
     return optimizer
+
+
+def _refuse_under_a_loss_scale(optimizer):
+    """Refuses what Keras, with the policy mixed_float16, would put under a loss scale of each rank's own.
+
+    That skips the optimizer, and with it the ranks' meeting, where a rank's own gradients are not finite: ranks that
+    decide otherwise would wait for it, or add gradients of another step. Around the loss scale all is well: what is not
+    finite on one rank is not finite in the average, on all of them.
+    """
+    try:
+        policy, scaled = tf.keras.mixed_precision.global_policy().name, tf.keras.mixed_precision.LossScaleOptimizer
+    except AttributeError:
+        return  # Keras has no such policies yet.
+    is_keras = not isinstance(optimizer, tf.compat.v1.train.Optimizer)
+    if policy == "mixed_float16" and is_keras and not isinstance(optimizer, scaled) and foldcast.size() > 1:
+        raise ValueError(
+            "npu_distributed_optimizer_wrapper: optimizer: expected a LossScaleOptimizer with the policy mixed_float16, got "
+            f"{optimizer!r}: Keras would scale the loss around it, and each rank skip steps by itself. Wrap "
+            "tf.keras.mixed_precision.LossScaleOptimizer(optimizer) instead"
+        )
 
 
 def npu_keras_optimizer(opt):
