@@ -141,6 +141,8 @@ impl GroupShared {
                     named.agree(&joined.terms);
                     let ground = self.ground(joined);
                     progress = named.poll(ground, None, look);
+                    // Threads with named calls need not wait for the unnamed ones.
+                    drop(named);
                     if let Some(lane) = &mut unnamed {
                         lane.agree(&joined.terms);
                         ended_unnamed = lane.poll(ground, look);
