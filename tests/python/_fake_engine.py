@@ -30,19 +30,25 @@ CODES = {
 }
 
 
+# What every call begins with.
+_COMMON = (
+    ("group", ctypes.c_void_p),
+    ("group_len", ctypes.c_size_t),
+    ("tag", ctypes.c_void_p),
+    ("tag_len", ctypes.c_size_t),
+    ("user", ctypes.c_void_p),
+    ("done", ctypes.c_void_p),
+)
+
+
 class _Call(ctypes.Structure):
     _fields_ = [
+        *_COMMON,
         ("dtype", ctypes.c_uint32),
         ("reduction", ctypes.c_uint32),
-        ("group", ctypes.c_void_p),
-        ("group_len", ctypes.c_size_t),
-        ("tag", ctypes.c_void_p),
-        ("tag_len", ctypes.c_size_t),
         ("input", ctypes.c_void_p),
         ("output", ctypes.c_void_p),
         ("bytes", ctypes.c_uint64),
-        ("user", ctypes.c_void_p),
-        ("done", ctypes.c_void_p),
     ]
 
 
@@ -52,18 +58,13 @@ class _Member(ctypes.Structure):
 
 class _ListCall(ctypes.Structure):
     _fields_ = [
+        *_COMMON,
         ("dtype", ctypes.c_uint32),
         ("reduction", ctypes.c_uint32),
-        ("group", ctypes.c_void_p),
-        ("group_len", ctypes.c_size_t),
-        ("tag", ctypes.c_void_p),
-        ("tag_len", ctypes.c_size_t),
         ("names", ctypes.c_void_p),
         ("names_len", ctypes.c_size_t),
         ("members", ctypes.POINTER(_Member)),
         ("count", ctypes.c_size_t),
-        ("user", ctypes.c_void_p),
-        ("done", ctypes.c_void_p),
     ]
 
 

@@ -9,19 +9,25 @@ OK, INVALID_ARGUMENT, NOT_IN_GROUP, MISMATCH, CLOSED = 0, 1, 2, 3, 8
 INT32, FLOAT32, SUM, MAX = 3, 11, 1, 2
 
 
+# What every call begins with.
+_COMMON = (
+    ("group", ctypes.c_char_p),
+    ("group_len", ctypes.c_size_t),
+    ("tag", ctypes.c_char_p),
+    ("tag_len", ctypes.c_size_t),
+    ("user", ctypes.c_void_p),
+    ("done", DONE),
+)
+
+
 class Call(ctypes.Structure):
     _fields_ = (
+        *_COMMON,
         ("dtype", ctypes.c_uint32),
         ("reduction", ctypes.c_uint32),
-        ("group", ctypes.c_char_p),
-        ("group_len", ctypes.c_size_t),
-        ("tag", ctypes.c_char_p),
-        ("tag_len", ctypes.c_size_t),
         ("input", ctypes.c_void_p),
         ("output", ctypes.c_void_p),
         ("bytes", ctypes.c_uint64),
-        ("user", ctypes.c_void_p),
-        ("done", DONE),
     )
 
 
@@ -31,18 +37,13 @@ class Member(ctypes.Structure):
 
 class ListCall(ctypes.Structure):
     _fields_ = (
+        *_COMMON,
         ("dtype", ctypes.c_uint32),
         ("reduction", ctypes.c_uint32),
-        ("group", ctypes.c_char_p),
-        ("group_len", ctypes.c_size_t),
-        ("tag", ctypes.c_char_p),
-        ("tag_len", ctypes.c_size_t),
         ("names", ctypes.c_char_p),
         ("names_len", ctypes.c_size_t),
         ("members", ctypes.POINTER(Member)),
         ("count", ctypes.c_size_t),
-        ("user", ctypes.c_void_p),
-        ("done", DONE),
     )
 
 
@@ -94,8 +95,8 @@ class Submitted(Ended):
         self.array = array
         self.out = array if in_place else np.zeros_like(array)
         where, to = array.ctypes.data, self.out.ctypes.data
-        name = (group, len(group), tag, len(tag))
-        self.call = Call(dtype, reduction, *name, where, to, array.nbytes, 1234, self.done)
+        common = (group, len(group), tag, len(tag), 1234, self.done)
+        self.call = Call(*common, dtype, reduction, where, to, array.nbytes)
         the_table().submit(ctypes.byref(self.call))
 
 
@@ -109,8 +110,8 @@ class SubmittedList(Ended):
         names = "\n".join(named).encode()
         pairs = [(array.ctypes.data, out.ctypes.data, array.nbytes) for array, out in zip(self.arrays, self.outs)]
         members = (Member * len(pairs))(*pairs)
-        texts = (group, len(group), tag, len(tag), names, len(names))
-        call = ListCall(FLOAT32, SUM, *texts, members, len(pairs), 1234, self.done)
+        common = (group, len(group), tag, len(tag), 1234, self.done)
+        call = ListCall(*common, FLOAT32, SUM, names, len(names), members, len(pairs))
         # Strings and members are read before this returns.
         the_table().submit_list(ctypes.byref(call))
 

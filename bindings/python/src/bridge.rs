@@ -6,7 +6,7 @@ use std::ffi::c_void;
 
 use foldcast::{Buffers, CallOptions, DataType, Error, Group, OwnedBuffers, Reduction, Result};
 use pyo3::prelude::*;
-use table::{Call, Code, TABLE_VERSION, Table};
+use table::{Call, Code, Common, TABLE_VERSION, Table};
 
 use crate::{state, strategies};
 
@@ -75,6 +75,11 @@ struct Reply {
 unsafe impl Send for Reply {}
 
 impl Reply {
+    /// The reply to a call: made once for the engine and once for a refusal, of which exactly one is sent.
+    fn to(common: &Common) -> Reply {
+        Reply { user: common.user, done: common.done }
+    }
+
     #[allow(clippy::as_conversions, reason = "a fieldless repr(u32) enum")]
     fn send(self, outcome: &Result<()>) {
         let (code, message) = match outcome {
@@ -107,11 +112,9 @@ fn code(error: &Error) -> Code {
 unsafe extern "C" fn submit(call: *const Call) {
     // SAFETY: the caller gives a valid call, which lives until this returns.
     let call = unsafe { &*call };
-    // The two ends of the reply: one for the engine, one for a refusal, of which exactly one is used.
-    let reply = || Reply { user: call.user, done: call.done };
-    // SAFETY: the strings of the call are as its documentation says.
-    if let Err(refused) = unsafe { start(call, reply()) } {
-        reply().send(&Err(refused));
+    // SAFETY: the call is as its documentation says.
+    if let Err(refused) = unsafe { start(call) } {
+        Reply::to(&call.common).send(&Err(refused));
     }
 }
 
@@ -119,44 +122,40 @@ unsafe extern "C" fn submit(call: *const Call) {
 ///
 /// # Safety
 /// As [`Table::submit`] says.
-unsafe fn start(call: &Call, reply: Reply) -> Result<()> {
+unsafe fn start(call: &Call) -> Result<()> {
     // SAFETY: by the contract of the call.
-    // SAFETY: by the contract of the call.
-    let site =
-        unsafe { Site::read(call.dtype, call.reduction, (call.group, call.group_len), (call.tag, call.tag_len)) }?;
+    let (group, tag) = unsafe { address(&call.common, "allreduce") }?;
+    let (dtype, reduction) = (data_type(call.dtype)?, reduction(call.reduction)?);
     // SAFETY: the buffer is as the contract of the call says.
     let buffers = Box::new(unsafe { Borrowed::new(call.input, call.output, call.bytes) }?);
-    let done = Box::new(move |outcome, _| reply.send(&outcome));
-    site.group.all_reduce_async(site.dtype, site.reduction, buffers, &site.options(), done)
+    let reply = Reply::to(&call.common);
+    group.all_reduce_async(dtype, reduction, buffers, &options(tag), Box::new(move |outcome, _| reply.send(&outcome)))
 }
 
-/// What calls of allreduce have.
-struct Site<'a> {
-    dtype: DataType,
-    reduction: Reduction,
-    group: Group,
-    tag: &'a str,
+/// Group and tag of a call.
+///
+/// # Safety
+/// The strings are as [`Common`] says.
+unsafe fn address<'a>(common: &Common, op: &'static str) -> Result<(Group, &'a str)> {
+    // SAFETY: as the caller promises.
+    let name = unsafe { text("group", common.group, common.group_len) }?;
+    // SAFETY: as the caller promises.
+    let tag = unsafe { text("name", common.tag, common.tag_len) }?;
+    Ok((group_of(name, op)?, tag))
 }
 
-impl<'a> Site<'a> {
-    /// # Safety
-    /// The texts are as [`text`] says.
-    unsafe fn read(dtype: u32, reduction: u32, group: (*const u8, usize), tag: (*const u8, usize)) -> Result<Site<'a>> {
-        // SAFETY: as the caller promises.
-        let group = unsafe { text("group", group.0, group.1) }?;
-        // SAFETY: as the caller promises.
-        let tag = unsafe { text("name", tag.0, tag.1) }?;
-        let type_of = u8::try_from(dtype).ok().and_then(DataType::from_code);
-        let dtype = type_of.ok_or_else(|| Error::invalid("dtype", "the code of a data type", dtype.to_string()))?;
-        let found = u8::try_from(reduction).ok().and_then(Reduction::from_code);
-        let reduction =
-            found.ok_or_else(|| Error::invalid("reduction", "the code of a reduction", reduction.to_string()))?;
-        Ok(Site { dtype, reduction, group: group_of(group, "allreduce")?, tag })
-    }
+fn options(tag: &str) -> CallOptions<'_> {
+    CallOptions { name: (!tag.is_empty()).then_some(tag), ..CallOptions::default() }
+}
 
-    fn options(&self) -> CallOptions<'a> {
-        CallOptions { name: (!self.tag.is_empty()).then_some(self.tag), ..CallOptions::default() }
-    }
+fn data_type(code: u32) -> Result<DataType> {
+    let dtype = u8::try_from(code).ok().and_then(DataType::from_code);
+    dtype.ok_or_else(|| Error::invalid("dtype", "the code of a data type", code.to_string()))
+}
+
+fn reduction(code: u32) -> Result<Reduction> {
+    let reduction = u8::try_from(code).ok().and_then(Reduction::from_code);
+    reduction.ok_or_else(|| Error::invalid("reduction", "the code of a reduction", code.to_string()))
 }
 
 /// The group of this name, for a call of `op`.

@@ -7,7 +7,7 @@
 
 mod moves;
 
-pub use moves::{AllGather, Broadcast, Buffer, Common, Moves};
+pub use moves::{AllGather, Broadcast, Buffer, Moves};
 
 use core::ffi::c_void;
 
@@ -28,7 +28,7 @@ pub struct Table {
     pub version: u32,
     /// Size of this struct in bytes.
     pub size: u32,
-    /// Submits one allreduce. Never blocks. [`Call::done`] runs exactly once, on any thread, possibly before this
+    /// Submits one allreduce. Never blocks. [`Common::done`] runs exactly once, on any thread, possibly before this
     /// returns; until then input and output stay valid and untouched by the caller. The struct itself and its
     /// strings are read only before this returns.
     ///
@@ -63,14 +63,10 @@ pub type Split = unsafe extern "C" fn(
     room: usize,
 ) -> usize;
 
-/// One allreduce.
+/// What every call has.
 #[repr(C)]
 #[derive(Debug)]
-pub struct Call {
-    /// Data type code: `foldcast::DataType::code`.
-    pub dtype: u32,
-    /// Reduction code: `foldcast::Reduction::code`.
-    pub reduction: u32,
+pub struct Common {
     /// Name of the group: UTF-8, not terminated.
     pub group: *const u8,
     /// Length of the group's name in bytes.
@@ -79,35 +75,41 @@ pub struct Call {
     pub tag: *const u8,
     /// Length of the tag in bytes; 0 for an unnamed call, matched by its number.
     pub tag_len: usize,
-    /// This rank's contribution. May be null if `bytes` is 0.
-    pub input: *const u8,
-    /// Where the result goes: equal to `input` or not overlapping with it. May be null if `bytes` is 0.
-    pub output: *mut u8,
-    /// Size of the input, and of the output, in bytes.
-    pub bytes: u64,
-    /// Handed to `done`.
+    /// Handed to the callbacks.
     pub user: *mut c_void,
     /// Called once when the call has ended. `code` is a [`Code`]; `message` is UTF-8 of `message_len` bytes, valid
     /// during the call only. No engine lock is held: it may submit again.
     pub done: unsafe extern "C" fn(user: *mut c_void, code: u32, message: *const u8, message_len: usize),
 }
 
+/// One allreduce.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Call {
+    /// Group, tag and whom to tell.
+    pub common: Common,
+    /// Data type code: `foldcast::DataType::code`.
+    pub dtype: u32,
+    /// Reduction code: `foldcast::Reduction::code`.
+    pub reduction: u32,
+    /// This rank's contribution. May be null if `bytes` is 0.
+    pub input: *const u8,
+    /// Where the result goes: equal to `input` or not overlapping with it. May be null if `bytes` is 0.
+    pub output: *mut u8,
+    /// Size of the input, and of the output, in bytes.
+    pub bytes: u64,
+}
+
 /// The allreduce of a list of buffers: of one data type, by one reduction, as one call.
 #[repr(C)]
 #[derive(Debug)]
 pub struct ListCall {
+    /// Group, tag and whom to tell.
+    pub common: Common,
     /// As in [`Call`].
     pub dtype: u32,
     /// As in [`Call`].
     pub reduction: u32,
-    /// As in [`Call`].
-    pub group: *const u8,
-    /// As in [`Call`].
-    pub group_len: usize,
-    /// As in [`Call`].
-    pub tag: *const u8,
-    /// As in [`Call`].
-    pub tag_len: usize,
     /// What the buffers are called, one a line: UTF-8, not terminated. The ranks must agree on it; errors use it.
     pub names: *const u8,
     /// Length of the names in bytes; 0 if the buffers have none.
@@ -116,10 +118,6 @@ pub struct ListCall {
     pub members: *const Member,
     /// Number of buffers.
     pub count: usize,
-    /// As in [`Call`].
-    pub user: *mut c_void,
-    /// As in [`Call`].
-    pub done: unsafe extern "C" fn(user: *mut c_void, code: u32, message: *const u8, message_len: usize),
 }
 
 /// One buffer of a [`ListCall`]: see the fields of the same names in [`Call`]. Its output overlaps with no other buffer of

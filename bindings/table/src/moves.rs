@@ -2,6 +2,8 @@
 
 use core::ffi::c_void;
 
+use crate::Common;
+
 /// The functions for broadcast and allgather. Lives as long as the process. Both never block; [`Common::done`] runs exactly
 /// once, on any thread, possibly before the function returns; until then inputs and outputs stay valid and untouched by the
 /// caller. Structs, lists and strings are read only before the function returns.
@@ -18,24 +20,6 @@ pub struct Moves {
     /// # Safety
     /// The pointers are as [`AllGather`] says.
     pub all_gather: unsafe extern "C" fn(call: *const AllGather),
-}
-
-/// What both have.
-#[repr(C)]
-#[derive(Debug)]
-pub struct Common {
-    /// Name of the group: UTF-8, not terminated.
-    pub group: *const u8,
-    /// Length of the group's name in bytes.
-    pub group_len: usize,
-    /// What calls of different ranks are matched by: UTF-8, not terminated.
-    pub tag: *const u8,
-    /// Length of the tag in bytes; 0 for an unnamed call, matched by its number.
-    pub tag_len: usize,
-    /// Handed to the callbacks.
-    pub user: *mut c_void,
-    /// Called once when the call has ended: see `Call::done`.
-    pub done: unsafe extern "C" fn(user: *mut c_void, code: u32, message: *const u8, message_len: usize),
 }
 
 /// One broadcast.

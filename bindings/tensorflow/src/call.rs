@@ -24,7 +24,7 @@ use crate::{registration, turns};
 /// The largest input of one call: 8 GiB.
 pub(crate) const MAX_INPUT_BYTES: u64 = 8 << 30;
 
-/// How a call tells that it has ended: see [`table::Call::done`].
+/// How a call tells that it has ended: see [`table::Common::done`].
 pub(crate) type Finished = unsafe extern "C" fn(*mut c_void, u32, *const u8, usize);
 
 /// What an op holds while a call of it runs.
@@ -68,7 +68,7 @@ pub(crate) struct Submission<'a> {
 }
 
 impl Submission<'_> {
-    /// The part that calls of broadcast and allgather have in common; valid while group and tag are.
+    /// The part that all calls have; valid while group and tag are.
     pub(crate) fn common(&self) -> Common {
         Common {
             group: self.attributes.group.as_ptr(),

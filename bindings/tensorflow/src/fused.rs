@@ -31,18 +31,13 @@ impl Operation for List {
 
     unsafe fn submit(members: Vec<Member>, to: &Submission<'_>) {
         let call = ListCall {
+            common: to.common(),
             dtype: to.attributes.dtype,
             reduction: to.attributes.reduction,
-            group: to.attributes.group.as_ptr(),
-            group_len: to.attributes.group.len(),
-            tag: to.tag.as_ptr(),
-            tag_len: to.tag.len(),
             names: to.attributes.members.as_ptr(),
             names_len: to.attributes.members.len(),
             members: members.as_ptr(),
             count: members.len(),
-            user: to.user,
-            done: to.finished,
         };
         // SAFETY: the texts and the members live until the engine has read them; the tensors, as the caller promises, until
         // the call has ended. Their memory is as `Member` asks: each output is a tensor of its own.

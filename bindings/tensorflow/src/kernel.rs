@@ -24,17 +24,12 @@ impl Operation for Single {
 
     unsafe fn submit((input, output, bytes): Self::Memory, to: &Submission<'_>) {
         let call = Call {
+            common: to.common(),
             dtype: to.attributes.dtype,
             reduction: to.attributes.reduction,
-            group: to.attributes.group.as_ptr(),
-            group_len: to.attributes.group.len(),
-            tag: to.tag.as_ptr(),
-            tag_len: to.tag.len(),
             input,
             output,
             bytes,
-            user: to.user,
-            done: to.finished,
         };
         // SAFETY: group and tag live until this function returns; the pair, as the caller promises, until the call has
         // ended, and its memory is as `Call` asks.

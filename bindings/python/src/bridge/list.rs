@@ -5,7 +5,7 @@ use std::sync::Arc;
 use foldcast::{OwnedBuffers, Result};
 use table::{ListCall, Member};
 
-use super::{Borrowed, Reply, Site, text};
+use super::{Borrowed, Reply, address, data_type, options, reduction, text};
 
 /// [`Table::submit_list`](table::Table::submit_list).
 ///
@@ -14,11 +14,9 @@ use super::{Borrowed, Reply, Site, text};
 pub(super) unsafe extern "C" fn submit(call: *const ListCall) {
     // SAFETY: the caller gives a valid call, which lives until this returns.
     let call = unsafe { &*call };
-    // The two ends of the reply: one for the engine, one for a refusal, of which exactly one is used.
-    let reply = || Reply { user: call.user, done: call.done };
     // SAFETY: the strings and members of the call are as its documentation says.
-    if let Err(refused) = unsafe { start(call, reply()) } {
-        reply().send(&Err(refused));
+    if let Err(refused) = unsafe { start(call) } {
+        Reply::to(&call.common).send(&Err(refused));
     }
 }
 
@@ -26,10 +24,10 @@ pub(super) unsafe extern "C" fn submit(call: *const ListCall) {
 ///
 /// # Safety
 /// As [`Table::submit_list`](table::Table::submit_list) says.
-unsafe fn start(call: &ListCall, reply: Reply) -> Result<()> {
+unsafe fn start(call: &ListCall) -> Result<()> {
     // SAFETY: by the contract of the call.
-    let site =
-        unsafe { Site::read(call.dtype, call.reduction, (call.group, call.group_len), (call.tag, call.tag_len)) }?;
+    let (group, tag) = unsafe { address(&call.common, "allreduce") }?;
+    let (dtype, reduction) = (data_type(call.dtype)?, reduction(call.reduction)?);
     // SAFETY: by the contract of the call.
     let names: Arc<str> = unsafe { text("names", call.names, call.names_len) }?.into();
     let members: &[Member] = if call.count == 0 {
@@ -43,6 +41,7 @@ unsafe fn start(call: &ListCall, reply: Reply) -> Result<()> {
         Ok(Box::new(unsafe { Borrowed::new(member.input, member.output, member.bytes) }?))
     };
     let buffers = members.iter().map(borrowed).collect::<Result<Vec<_>>>()?;
+    let reply = Reply::to(&call.common);
     let done = Box::new(move |outcome, _| reply.send(&outcome));
-    site.group.all_reduce_set_async(site.dtype, site.reduction, buffers, names, &site.options(), done)
+    group.all_reduce_set_async(dtype, reduction, buffers, names, &options(tag), done)
 }

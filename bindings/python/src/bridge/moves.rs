@@ -3,10 +3,10 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use foldcast::{Buffers, CallOptions, DataType, Error, Group, MAX_INPUT, OwnedBuffers, Rank, Result};
-use table::{AllGather, Broadcast, Buffer, Common, Moves};
+use foldcast::{Buffers, DataType, Error, Group, MAX_INPUT, OwnedBuffers, Rank, Result};
+use table::{AllGather, Broadcast, Buffer, Moves};
 
-use super::{Borrowed, Reply, group_of, text};
+use super::{Borrowed, Reply, address, data_type, options};
 
 pub(super) static MOVES: Moves = Moves { broadcast, all_gather };
 
@@ -19,7 +19,7 @@ unsafe extern "C" fn broadcast(call: *const Broadcast) {
     let call = unsafe { &*call };
     // SAFETY: the call is as its documentation says.
     if let Err(refused) = unsafe { start_broadcast(call) } {
-        reply(&call.common).send(&Err(refused));
+        Reply::to(&call.common).send(&Err(refused));
     }
 }
 
@@ -32,13 +32,8 @@ unsafe extern "C" fn all_gather(call: *const AllGather) {
     let call = unsafe { &*call };
     // SAFETY: the call is as its documentation says.
     if let Err(refused) = unsafe { start_all_gather(call) } {
-        reply(&call.common).send(&Err(refused));
+        Reply::to(&call.common).send(&Err(refused));
     }
-}
-
-/// The reply to a call: made once for the engine and once for a refusal, of which exactly one is sent.
-fn reply(common: &Common) -> Reply {
-    Reply { user: common.user, done: common.done }
 }
 
 /// Hands the call to the engine. If that fails, the reply was not used.
@@ -54,15 +49,19 @@ unsafe fn start_broadcast(call: &Broadcast) -> Result<()> {
         count => unsafe { std::slice::from_raw_parts(call.buffers, count) },
     };
     let root = root(&group, call.root)?;
-    let list = buffers.iter().map(member).collect::<Result<Vec<_>>>()?;
-    let reply = reply(&call.common);
+    // SAFETY: by the contract of the call.
+    let list = buffers.iter().map(|buffer| unsafe { member(buffer) }).collect::<Result<Vec<_>>>()?;
+    let reply = Reply::to(&call.common);
     let done = Box::new(move |outcome, _| reply.send(&outcome));
     group.broadcast_many_async(root, list, &options(tag), done)
 }
 
-fn member(buffer: &Buffer) -> Result<(DataType, Box<dyn OwnedBuffers>)> {
-    let bytes = size(Some(buffer.bytes), buffer.bytes)?;
-    Ok((data_type(buffer.dtype)?, Box::new(Borrowed { input: buffer.input, output: buffer.output, bytes })))
+/// # Safety
+/// The buffer is as its documentation says.
+unsafe fn member(buffer: &Buffer) -> Result<(DataType, Box<dyn OwnedBuffers>)> {
+    // SAFETY: as the caller promises.
+    let borrowed = unsafe { Borrowed::new(buffer.input, buffer.output, buffer.bytes) }?;
+    Ok((data_type(buffer.dtype)?, Box::new(borrowed)))
 }
 
 /// # Safety
@@ -79,7 +78,7 @@ unsafe fn start_all_gather(call: &AllGather) -> Result<()> {
     let row = size(call.row.checked_mul(u64::try_from(dtype.size()).unwrap_or(u64::MAX)), call.row)?;
     let own = size(call.rows.checked_mul(u64::try_from(row).unwrap_or(u64::MAX)), call.rows)?;
     let room = Room { input: call.input, own, row, place: call.place, user: call.common.user };
-    let reply = reply(&call.common);
+    let reply = Reply::to(&call.common);
     if call.unequal == 0 {
         let (_, buffers) = room.find(dtype, &vec![call.rows; group.size()])?;
         return group.all_gather_async(dtype, buffers, &options(tag), Box::new(move |outcome, _| reply.send(&outcome)));
@@ -152,22 +151,6 @@ impl OwnedBuffers for Gathered {
     }
 }
 
-/// Group and tag of a call.
-///
-/// # Safety
-/// The strings are as [`Common`] says.
-unsafe fn address<'a>(common: &Common, op: &'static str) -> Result<(Group, &'a str)> {
-    // SAFETY: as the caller promises.
-    let name = unsafe { text("group", common.group, common.group_len) }?;
-    // SAFETY: as the caller promises.
-    let tag = unsafe { text("name", common.tag, common.tag_len) }?;
-    Ok((group_of(name, op)?, tag))
-}
-
-fn options(tag: &str) -> CallOptions<'_> {
-    CallOptions { name: (!tag.is_empty()).then_some(tag), ..CallOptions::default() }
-}
-
 /// The rank of the world that has this rank in the group.
 fn root(group: &Group, root: u64) -> Result<Rank> {
     let found = usize::try_from(root).ok().and_then(|root| group.ranks().get(root)).copied();
@@ -176,11 +159,6 @@ fn root(group: &Group, root: u64) -> Result<Rank> {
         let expected = format!("0 to {last}, a rank in group '{}'", group.name());
         Error::invalid("root_rank", expected, root.to_string())
     })
-}
-
-fn data_type(code: u32) -> Result<DataType> {
-    let dtype = u8::try_from(code).ok().and_then(DataType::from_code);
-    dtype.ok_or_else(|| Error::invalid("dtype", "the code of a data type", code.to_string()))
 }
 
 fn size(bytes: Option<u64>, of: u64) -> Result<usize> {
