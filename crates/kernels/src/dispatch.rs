@@ -16,11 +16,15 @@ pub enum Level {
     Avx2,
     /// x86-64 with AVX-512 F, BW, DQ and VL.
     Avx512,
+    /// The same with AVX-512 BF16, for bfloat16.
+    Avx512Bf16,
+    /// The same with AVX-512 BF16 and FP16, for bfloat16 and float16.
+    Avx512Fp16,
 }
 
 impl Level {
     /// Every level, the slowest first.
-    pub const ALL: [Level; 3] = [Level::Portable, Level::Avx2, Level::Avx512];
+    pub const ALL: [Level; 5] = [Level::Portable, Level::Avx2, Level::Avx512, Level::Avx512Bf16, Level::Avx512Fp16];
 
     /// The name that [`dispatch`] gives.
     #[must_use]
@@ -29,6 +33,8 @@ impl Level {
             Level::Portable => "portable",
             Level::Avx2 => "avx2",
             Level::Avx512 => "avx512",
+            Level::Avx512Bf16 => "avx512bf16",
+            Level::Avx512Fp16 => "avx512fp16",
         }
     }
 
@@ -73,6 +79,7 @@ impl core::error::Error for LevelError {}
 
 /// The kernels of one data type and reduction. To be called with what `FoldJob` and `PairJob` ask for, on a processor
 /// that has the instruction set.
+#[derive(Clone, Copy)]
 pub(crate) struct Kernel {
     pub(crate) level: Level,
     /// For 1 to 8 sources, and for any number.
@@ -121,18 +128,28 @@ pub(crate) fn table_of(level: Level) -> Result<&'static Table, LevelError> {
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") => Ok(&arch::x86_64::AVX2),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512
-            if is_x86_feature_detected!("avx2")
-                && is_x86_feature_detected!("f16c")
-                && is_x86_feature_detected!("avx512f")
-                && is_x86_feature_detected!("avx512bw")
-                && is_x86_feature_detected!("avx512dq")
-                && is_x86_feature_detected!("avx512vl") =>
+        Level::Avx512 if has_avx512() => Ok(&arch::x86_64::AVX512),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512Bf16 if has_avx512() && is_x86_feature_detected!("avx512bf16") => Ok(&arch::x86_64::AVX512_BF16),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512Fp16
+            if has_avx512() && is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512fp16") =>
         {
-            Ok(&arch::x86_64::AVX512)
+            Ok(&arch::x86_64::AVX512_FP16)
         }
-        Level::Avx2 | Level::Avx512 => Err(LevelError::Unavailable(level)),
+        Level::Avx2 | Level::Avx512 | Level::Avx512Bf16 | Level::Avx512Fp16 => Err(LevelError::Unavailable(level)),
     }
+}
+
+/// Whether the processor has what all levels with AVX-512 need.
+#[cfg(target_arch = "x86_64")]
+fn has_avx512() -> bool {
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("f16c")
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl")
 }
 
 /// The name of the level in use, such as `avx2`: the best that this machine has, unless [`force`] chose.

@@ -22,21 +22,26 @@ macro_rules! entry_points {
         }
 
         $(#[$instructions])?
-        unsafe fn copy(to: *mut u8, from: *const u8, len: usize, hints: Hints) {
+        pub(super) unsafe fn copy(to: *mut u8, from: *const u8, len: usize, hints: Hints) {
             // SAFETY: the caller's promise is the same.
             unsafe { generic::copy::copy::<$raw>(to, from, len, hints) }
         }
 
-        const fn kernel<L: Lanes, O: Operation>() -> Kernel {
-            Kernel { level: $level, fold: [$(fold::<L, O, $tree>),*], pair: fold_pair::<L, O>, copy }
+        pub(super) const fn kernel<L: Lanes, O: Operation>(level: Level) -> Kernel {
+            Kernel { level, fold: [$(fold::<L, O, $tree>),*], pair: fold_pair::<L, O>, copy }
         }
 
         /// The kernels in the order of the reductions' codes.
-        const fn kernels<L: Lanes, M: Lanes>() -> [Kernel; 4] {
-            [kernel::<M, Sum>(), kernel::<L, Max>(), kernel::<L, Min>(), kernel::<M, Prod>()]
+        const fn kernels<L: Lanes, M: Lanes>(level: Level) -> [Kernel; 4] {
+            [kernel::<M, Sum>(level), kernel::<L, Max>(level), kernel::<L, Min>(level), kernel::<M, Prod>(level)]
         }
 
-        pub(crate) static $table: Table = Table { level: $level, kernels: [$(kernels::<$lanes, $modular>()),*], copy };
+        /// The table of a level, which has at least these instructions.
+        pub(super) const fn table(level: Level) -> Table {
+            Table { level, kernels: [$(kernels::<$lanes, $modular>(level)),*], copy }
+        }
+
+        pub(crate) static $table: Table = table($level);
     };
 }
 pub(crate) use entry_points;

@@ -1,8 +1,8 @@
 use core::mem::MaybeUninit;
 
 use super::copy::copy_line;
-use super::{AHEAD, FoldJob, LINE, Lanes, Operation, PairJob, Register};
-use crate::arch::prefetch_for_writing;
+use super::{AHEAD, FAR_AHEAD, FoldJob, LINE, Lanes, Operation, PairJob, Register};
+use crate::arch::{prefetch_for_reading, prefetch_for_writing};
 
 /// A source's elements at `len` bytes from `offset` on: at least one, at most a register's worth, and that unless
 /// `PARTIAL`.
@@ -190,7 +190,7 @@ unsafe fn fold_line<L: Lanes, O: Operation, T: Tree>(tree: &T, offset: usize, ou
 /// ```text
 /// for each STEP bytes: for each cache line: ask for the peer's line 2 KiB ahead, if wanted
 ///                                           store the fold
-///                      for each cache line: copy it to the stage, if there is one
+///                      for each cache line: ask for the line a page ahead; copy it to the stage, if there is one
 /// ```
 ///
 /// The loads of one half hide the waits of the other.
@@ -215,6 +215,7 @@ pub(crate) unsafe fn fold_pair<L: Lanes, O: Operation>(job: &PairJob) {
         if !stage.is_null() {
             let mut staged = step;
             while staged < offset {
+                prefetch_for_reading(next.wrapping_add(staged + FAR_AHEAD));
                 // SAFETY: these bytes are of the job.
                 unsafe { copy_line::<L::Raw>(stage.wrapping_add(staged), next.wrapping_add(staged), false) }
                 staged += LINE;

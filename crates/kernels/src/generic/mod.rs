@@ -125,6 +125,8 @@ pub(crate) struct PairJob {
 
 /// How far ahead of the loop lines are asked for, in bytes.
 pub(crate) const AHEAD: usize = 2048;
+/// How far ahead of the loop input is asked for that comes from memory: processors do not do it by themselves beyond a page.
+pub(crate) const FAR_AHEAD: usize = 4096;
 /// Size of a cache line in bytes.
 pub(crate) const LINE: usize = 64;
 

@@ -51,7 +51,7 @@ const fn first(len: usize) -> __mmask64 {
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn same(a: __m512i) -> __m512i {
+pub(super) fn same(a: __m512i) -> __m512i {
     a
 }
 
@@ -128,12 +128,12 @@ fn narrow_f64(a: __m512d) -> __m512i {
 }
 
 /// Thirty-two elements, widened.
-type Widened = (__m512, __m512);
+pub(super) type Widened = (__m512, __m512);
 
 /// The first sixteen, and the last sixteen.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn widen_f16(raw: __m512i) -> Widened {
+pub(super) fn widen_f16(raw: __m512i) -> Widened {
     let (low, high) = (_mm512_castsi512_si256(raw), _mm512_extracti64x4_epi64::<1>(raw));
     (_mm512_cvtph_ps(low), _mm512_cvtph_ps(high))
 }
@@ -141,7 +141,7 @@ fn widen_f16(raw: __m512i) -> Widened {
 /// The conversion keeps the upper bits of NaN, so that the canonical NaN becomes the canonical NaN.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn narrow_f16(a: Widened) -> __m512i {
+pub(super) fn narrow_f16(a: Widened) -> __m512i {
     let low = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(canonical_f32(a.0));
     let high = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(canonical_f32(a.1));
     _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
@@ -150,14 +150,14 @@ fn narrow_f16(a: Widened) -> __m512i {
 /// Those of even place, and those of odd place: no element has to leave its 32 bits.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn widen_bf16(raw: __m512i) -> Widened {
+pub(super) fn widen_bf16(raw: __m512i) -> Widened {
     let odd = _mm512_and_si512(raw, _mm512_set1_epi32(!0 << 16));
     (_mm512_castsi512_ps(_mm512_slli_epi32::<16>(raw)), _mm512_castsi512_ps(odd))
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn narrow_bf16(a: Widened) -> __m512i {
+pub(super) fn narrow_bf16(a: Widened) -> __m512i {
     let even = _mm512_srli_epi32::<16>(rounded_bf16(a.0));
     _mm512_mask_mov_epi16(even, 0xaaaa_aaaa, rounded_bf16(a.1))
 }
@@ -178,7 +178,7 @@ macro_rules! pairwise {
     ($($name:ident = $each:ident;)*) => {$(
         #[inline]
         #[target_feature(enable = "avx512f,avx512dq")]
-        fn $name(a: Widened, b: Widened) -> Widened {
+        pub(super) fn $name(a: Widened, b: Widened) -> Widened {
             ($each(a.0, b.0), $each(a.1, b.1))
         }
     )*};

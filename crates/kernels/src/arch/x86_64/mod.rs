@@ -7,17 +7,19 @@
 
 mod avx2;
 mod avx512;
+mod avx512_half;
 mod partial;
 
 pub(crate) use avx2::AVX2;
 pub(crate) use avx512::AVX512;
+pub(crate) use avx512_half::{AVX512_BF16, AVX512_FP16};
 
 /// Implements `Lanes` with functions that need the instruction set that the caller promises.
 macro_rules! lanes {
     ($($name:ident($raw:ty => $acc:ty) {
         widen: $widen:expr, sum: $sum:expr, max: $max:expr, min: $min:expr, prod: $prod:expr, narrow: $narrow:expr
     })*) => {$(
-        struct $name;
+        pub(super) struct $name;
         impl Lanes for $name {
             type Raw = $raw;
             type Acc = $acc;
