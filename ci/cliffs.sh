@@ -6,7 +6,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo build --release --locked --quiet -p foldcast-cli
-cargo build --release --locked --quiet -p foldcast --example all_reduce_bench
 target=${CARGO_TARGET_DIR:-target}/release
 
 # measure RANKS BYTES...: "bytes microseconds" of each
@@ -14,7 +13,7 @@ measure() {
     local ranks=$1 cases
     shift
     cases=$(printf '%s:f32:sum:out,' "$@")
-    "$target/foldcast" run --raw -n "$ranks" -- "$target/examples/all_reduce_bench" "${cases%,}" |
+    "$target/foldcast" bench allreduce --ranks "$ranks" --plain --cases "${cases%,}" |
         awk '$NF { if ($7 != "ok") { print "wrong result: " $0 > "/dev/stderr"; exit 1 } print $1, $4 }'
 }
 

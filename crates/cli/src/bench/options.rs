@@ -54,7 +54,7 @@ pub(super) enum Collective {
 
 #[derive(clap::Args)]
 pub(super) struct Options {
-    /// Number of ranks, 1 to 1024 [default: 2]
+    /// Number of ranks, 1 to 32 a core, at most 1024 [default: 2]
     #[arg(short = 'n', long, value_name = "N", value_parser = parse_ranks, allow_negative_numbers = true)]
     ranks: Option<usize>,
     /// Sizes in bytes: a list, with ranges that double, such as 8,64,1K..256M

@@ -12,8 +12,20 @@ const RANK_BYTES: usize = 4 << 20;
 /// The most that a group's windows take for each rank; small calls touch a part.
 const WINDOW_BYTES: usize = 16 << 20;
 
-/// Finds out what would fail later. `writes`: this process writes the files, or starts the one that does.
+/// With more ranks on a core, a call takes as long as the scheduler likes, and the machine does nothing else.
+const RANKS_PER_CORE: usize = 32;
+
+/// Finds out what would fail later, or tell nobody anything. `writes`: this process writes the files, or starts the one that
+/// does.
 pub(super) fn check(request: &Request, ranks: usize, writes: bool) -> Result<(), String> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let most = cores.saturating_mul(RANKS_PER_CORE);
+    if ranks > most {
+        return Err(format!(
+            "{ranks} ranks on {cores} cores would mostly wait for a core, and their times would say nothing: ask for {most} or \
+             fewer"
+        ));
+    }
     for case in &request.cases {
         if let Kind::Broadcast(root) = case.kind
             && root.index() >= ranks
