@@ -42,6 +42,8 @@ pub struct Work {
     shares: Shares,
     root: Option<Rank>,
     parts: Parts,
+    /// Bytes of the list of buffers that it belongs to, if it does.
+    list_bytes: usize,
 }
 
 impl Work {
@@ -50,7 +52,7 @@ impl Work {
     #[inline]
     pub const fn all_reduce(dtype: DataType, reduction: Reduction, bytes: usize) -> Work {
         let parts = Parts { number: 0, digest: 0 };
-        Work { kind: OpKind::AllReduce, dtype, reduction, bytes, shares: Shares::All, root: None, parts }
+        Work { kind: OpKind::AllReduce, dtype, reduction, bytes, shares: Shares::All, root: None, parts, list_bytes: 0 }
     }
 
     /// A barrier.
@@ -81,10 +83,11 @@ impl Work {
         self
     }
 
-    /// The same, as one of the calls that together do this list of buffers.
+    /// The same, as one of the calls that together do this list of buffers, of so many bytes.
     #[must_use]
-    pub fn of_list(mut self, parts: Parts) -> Work {
+    pub fn of_list(mut self, parts: Parts, bytes: usize) -> Work {
         self.parts = parts;
+        self.list_bytes = bytes;
         self
     }
 
@@ -163,6 +166,8 @@ pub struct Prepared {
     pub(crate) fold: Fold,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) hash: u64,
+    /// How many longer payloads it has in slots.
+    pub(crate) slots: u64,
     /// The last round of each counter that the plan waits for: who has published these has done its part.
     pub(crate) last_awaits: Vec<(Counter, u64)>,
     /// Where this rank's input stands in the whole, if it is a buffer of its own.
@@ -190,6 +195,12 @@ impl Prepared {
     #[inline]
     pub(crate) fn whole(&self) -> usize {
         self.work.bytes
+    }
+
+    /// Bytes that are written together, before anyone reads them: those of the list, if the call is part of one.
+    #[inline]
+    pub(crate) fn written_together(&self) -> usize {
+        self.work.bytes.max(self.work.list_bytes)
     }
 }
 
@@ -484,7 +495,7 @@ impl Preparer {
 
     /// One of the lanes of a call: a call of these bytes that agrees with the others on being this lane of the whole.
     fn make_lane(&self, work: &Work, settings: u64, lane: u64, lanes: usize, span: Span) -> Prepared {
-        let Work { kind, dtype, reduction, bytes, shares, root, parts } = work.clone();
+        let Work { kind, dtype, reduction, bytes, shares, root, parts, list_bytes: _ } = work.clone();
         let Terms { geometry, choice } = &*self.terms;
         let (ranks, element) = (geometry.ranks, dtype.size());
         let shape = Shape { kind, ranks, bytes: span.len(), shares, element, geometry: *geometry };
@@ -509,7 +520,8 @@ impl Preparer {
         let hash = fingerprint.hash();
         let (fold, last_awaits, pace) = (Fold::new(dtype, reduction), last_awaits(&plan), pace(&plan, lanes));
         let (terms, work, others, lanes) = (Arc::clone(&self.terms), work.clone(), Vec::new(), self.lanes);
-        Prepared { terms, plan, fold, fingerprint, hash, last_awaits, input_at, work, span, others, pace, lanes }
+        let slots = plan.slots();
+        Prepared { terms, plan, fold, fingerprint, hash, slots, last_awaits, input_at, work, span, others, pace, lanes }
     }
 }
 

@@ -8,10 +8,10 @@
 use core::task::Poll;
 use core::time::Duration;
 
-use kernels::{Hints, Source};
+use kernels::{Hints, SharedBytes, Source};
 use plan::{Place, Sources, Span, Step};
 use types::error::Cause;
-use types::transport::{Channel, Counter, Peers};
+use types::transport::{Channel, Counter, Peers, SLOT_INLINE_BYTES};
 use types::{Buffers, CallSite, Error, Fingerprint, Result, Tag};
 
 use crate::call::{Call, Prepared};
@@ -26,6 +26,8 @@ pub struct ChannelState {
     sequence: u64,
     /// Running use count of the buffers; grows with successful calls.
     uses: u64,
+    /// Longer payloads in slots so far; grows with successful calls.
+    slots: u64,
     /// Hash of the fingerprint that this rank described last.
     described: Option<u64>,
 }
@@ -34,7 +36,7 @@ impl ChannelState {
     /// A channel that no call has used.
     #[must_use]
     pub const fn new(channel: Channel) -> ChannelState {
-        ChannelState { channel, sequence: 0, uses: 0, described: None }
+        ChannelState { channel, sequence: 0, uses: 0, slots: 0, described: None }
     }
 
     /// Number of calls begun.
@@ -66,9 +68,13 @@ pub struct Execution {
     watch: Watch,
 }
 
-/// Out of place, results of more bytes than this leave the cache anyway: they are stored past it.
-/// (Where a non-temporal store begins to pay, alone and with a reader behind it, is a property of the last-level cache.)
+/// Out of place, results of more bytes than this leave the cache anyway: they are stored past it. With more than two ranks that
+/// is so if all their results together have so many bytes, since more ranks share the last-level cache.
+/// (Where a non-temporal store begins to pay, alone and with a reader behind it, is a property of that cache.)
 const STREAMING_BYTES: usize = 24 << 20;
+
+/// Of a list that is so large, smaller buffers are not: their edges would cost more than is gained.
+const LEAST_STREAMING_BYTES: usize = 64 << 10;
 
 impl Execution {
     /// Begins a call on the channel.
@@ -212,7 +218,7 @@ impl Execution {
                 }
                 Step::Collect { span, from, round } => {
                     let place = ground.windows.gather(state.channel, *from, state.uses + round, span.len());
-                    kernels::copy_out(buffers.output(span.clone()), place);
+                    Self::collect(prepared, buffers, span, place);
                 }
             }
             self.next_step += 1;
@@ -221,12 +227,21 @@ impl Execution {
             kernels::finish_streaming();
         }
         state.uses += prepared.plan.rounds;
+        state.slots += prepared.slots;
         self.flush(ground);
         Poll::Ready(Ok(()))
     }
 
+    fn collect(prepared: &Prepared, buffers: &mut Buffers<'_>, span: &Span, place: SharedBytes<'_>) {
+        let hints = Hints { streaming: Self::streams(prepared, buffers), take_ownership: false };
+        kernels::copy_out_with(buffers.output(span.clone()), place, hints);
+    }
+
     fn streams(prepared: &Prepared, buffers: &Buffers<'_>) -> bool {
-        !buffers.is_in_place() && prepared.whole() > STREAMING_BYTES
+        let sharers = if prepared.plan.shape.ranks > 2 { prepared.plan.shape.ranks } else { 1 };
+        !buffers.is_in_place()
+            && prepared.written_together() > STREAMING_BYTES / sharers
+            && prepared.whole() >= LEAST_STREAMING_BYTES
     }
 
     #[inline]
@@ -276,16 +291,22 @@ impl Execution {
         true
     }
 
+    /// The turn in which this call's slot with so long a payload is written.
+    #[inline]
+    const fn slot_turn(&self, state: &ChannelState, len: usize) -> u64 {
+        if len <= SLOT_INLINE_BYTES { self.sequence } else { state.slots }
+    }
+
     fn place<'w, W: SharedWindows, P: Peers>(
         &self,
         ground: Ground<'w, W, P>,
         state: &ChannelState,
         place: &Place,
         len: usize,
-    ) -> kernels::SharedBytes<'w> {
+    ) -> SharedBytes<'w> {
         let (windows, own) = (ground.windows, ground.windows.rank());
         match place {
-            Place::Slot => windows.slot(state.channel, own, self.sequence, len),
+            Place::Slot => windows.slot(state.channel, own, self.slot_turn(state, len), len),
             Place::Pair { reader, round } => windows.pair(state.channel, own, *reader, state.uses + round, len),
             Place::Gather { round } => windows.gather(state.channel, own, state.uses + round, len),
         }
@@ -314,7 +335,7 @@ impl Execution {
             }
             Source::Shared(match from {
                 Some(turn) => windows.pair(state.channel, index, own, turn, len),
-                None => windows.slot(state.channel, index, self.sequence, len),
+                None => windows.slot(state.channel, index, self.slot_turn(state, len), len),
             })
         };
         let hints = Hints { streaming: Self::streams(&call.prepared, buffers), take_ownership: changes_hands };

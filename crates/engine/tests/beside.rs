@@ -135,8 +135,11 @@ fn small_calls_end_while_a_large_one_is_in_flight() {
         let ranks = 2 + usize::try_from(seed % 3).unwrap();
         let mut world = World::new(ranks, seed);
         let large = world.submit("large", |_| HUGE);
-        let staged = |world: &World| world.members[0].windows.counter(Channel::Named, 0, Counter::Staged);
-        while staged(&world) < 3 {
+        let rounds = |world: &World| {
+            let counters = [Counter::Staged, Counter::Folded].into_iter();
+            counters.map(|counter| world.members[0].windows.counter(Channel::Named, 0, counter)).max().unwrap()
+        };
+        while rounds(&world) < 3 {
             world.poll_one();
         }
         for _ in 0..3 {

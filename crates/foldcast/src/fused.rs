@@ -83,12 +83,14 @@ pub(crate) struct List {
     pub(crate) each: Work,
     pub(crate) sizes: Vec<usize>,
     pub(crate) parts: Parts,
+    /// Bytes of all of them.
+    pub(crate) bytes: usize,
 }
 
 impl List {
     fn work(&self, launch: &[usize]) -> Work {
         let bytes = launch.iter().map(|at| self.sizes[*at]).sum();
-        self.each.clone().of_bytes(bytes).of_list(self.parts)
+        self.each.clone().of_bytes(bytes).of_list(self.parts, self.bytes)
     }
 
     fn places(&self, launch: &[usize]) -> Vec<Range<usize>> {
@@ -278,7 +280,8 @@ impl Group {
         let counts: Vec<usize> = sizes.iter().map(|bytes| bytes / dtype.size()).collect();
         let parts = Parts::of(&counts);
         let parts = if options.agreed == 0 { parts } else { parts.and(options.agreed) };
-        Ok(List { each, parts, sizes })
+        let bytes = sizes.iter().sum();
+        Ok(List { each, parts, bytes, sizes })
     }
 }
 

@@ -60,7 +60,8 @@ impl Group {
         let dtype = if list.iter().all(|(dtype, _)| *dtype == first) { first } else { DataType::Uint8 };
         let each = self.broadcast_work(dtype, root, &Buffers::InPlace(&mut []))?;
         let number = u32::try_from(list.len()).unwrap_or(u32::MAX);
-        let list_of = List { each, sizes, parts: Parts { number, ..Parts::of(&digested) } };
+        let bytes = sizes.iter().sum();
+        let list_of = List { each, bytes, sizes, parts: Parts { number, ..Parts::of(&digested) } };
         let buffers = list.into_iter().map(|(_, buffers)| buffers).collect();
         self.submit_lists(vec![(list_of, buffers)], options, done)
     }

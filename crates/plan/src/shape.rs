@@ -1,11 +1,11 @@
 use std::sync::Arc;
 
 use types::OpKind;
-use types::transport::Geometry;
+use types::transport::{Geometry, SLOT_INLINE_BYTES};
 
 use crate::algorithms::Algorithm;
 use crate::choice::Choice;
-use crate::step::{Span, Step};
+use crate::step::{Place, Span, Step};
 
 /// Who gives which bytes of the whole. The whole is what every rank has at the end.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -128,6 +128,17 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// What the plan is for.
     pub shape: Shape,
+}
+
+impl Plan {
+    /// By how much the channel's count of [longer payloads](SLOT_INLINE_BYTES) in slots grows when the call succeeds: 1 if
+    /// there is one, the same on all ranks. After a mismatch it stays.
+    #[must_use]
+    pub fn slots(&self) -> u64 {
+        let long =
+            |step: &Step| matches!(step, Step::Stage { span, to: Place::Slot } if span.len() > SLOT_INLINE_BYTES);
+        u64::from(self.steps.iter().any(long))
+    }
 }
 
 /// The cheapest algorithm for this shape, with the default [`Constants`](crate::Constants).

@@ -75,6 +75,8 @@ pub struct Start {
     pub sequence: u64,
     /// Use count of the pair and gather buffers.
     pub uses: u64,
+    /// Count of longer payloads in slots.
+    pub slots: u64,
 }
 
 /// What was proven, in figures.

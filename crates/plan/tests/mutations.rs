@@ -81,14 +81,13 @@ fn can_be_left_out(plan: &Plan, index: usize) -> bool {
     match &plan.steps[index] {
         // The next publication says the same of this round too, only later; and in these pipelines, of one counter, it
         // comes without waiting for whoever waits for this one.
-        Step::Publish { counter: Counter::Staged, .. } if plan.algorithm != "reduce_scatter_allgather" => {
+        Step::Publish { counter, .. }
+            if *counter == Counter::Staged || plan.algorithm == "reduce_scatter_allgather" =>
+        {
             plan.steps[index + 1..].iter().any(|step| matches!(step, Step::Publish { .. }))
         }
-        // Whose piece has nothing in this round waits for the others all the same, and uses nothing of theirs.
-        Step::Await { counter: Counter::Staged, round } => {
-            plan.algorithm == "reduce_scatter_allgather" && !folds(*round)
-        }
-        Step::Await { counter: Counter::Folded, round } => !collects(*round),
+        // Whose piece has nothing in the next round waits for the others all the same, and uses nothing of theirs.
+        Step::Await { counter: Counter::Folded, round } => !collects(*round) && !folds(round + 1),
         _ => false,
     }
 }

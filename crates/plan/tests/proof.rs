@@ -69,15 +69,15 @@ fn prove_all(geometry: impl Fn(usize) -> Geometry, extra: &[usize], starts: impl
 #[test]
 fn every_algorithm_is_right_in_the_areas_that_groups_have() {
     let odd_and_several_mib = [1001, 12_345, 700_001, (1 << 20) + 3];
-    assert!(prove_all(Geometry::of, &odd_and_several_mib, |_| vec![Start { sequence: 1, uses: 5 }]) > 3000);
+    assert!(prove_all(Geometry::of, &odd_and_several_mib, |_| vec![Start { sequence: 1, uses: 5, slots: 0 }]) > 3000);
 }
 
 #[test]
 fn every_algorithm_is_right_in_small_areas_from_every_turn() {
     // Two ranks use 4 buffers of two sides, so all repeats after 8 turns; more ranks use one; cells repeat after 2.
     let starts = |ranks| match ranks {
-        2 => (0..16).map(|n| Start { sequence: n & 1, uses: n / 2 }).collect(),
-        _ => [(0, 0), (1, 0), (0, 1), (1, 1)].map(|(sequence, uses)| Start { sequence, uses }).to_vec(),
+        2 => (0..16).map(|n| Start { sequence: n & 1, slots: n >> 1 & 1, uses: n / 2 }).collect(),
+        _ => (0..8).map(|n| Start { sequence: n & 1, slots: n >> 1 & 1, uses: n >> 2 }).collect(),
     };
     assert!(prove_all(small, &[], starts) > 10_000);
 }
@@ -105,7 +105,7 @@ fn every_chunk_size_that_groups_have_is_used_rightly() {
             let geometry = Geometry { chunk_bytes, ..Geometry::of(ranks) };
             for bytes in sizes(&geometry, 8).into_iter().filter(|bytes| *bytes >= chunk_bytes) {
                 for shape in shapes(geometry, bytes, 8) {
-                    let proof = verify::algorithm(select(&shape), &shape, 2, Start { sequence: 1, uses: 3 });
+                    let proof = verify::algorithm(select(&shape), &shape, 2, Start { sequence: 1, uses: 3, slots: 0 });
                     proof.unwrap_or_else(|violation| panic!("{shape:?}: {violation}"));
                 }
             }
@@ -181,7 +181,7 @@ fn plans_run_right_on_bytes_in_any_order() {
                 for algorithm in ALGORITHMS.iter().filter(|algorithm| algorithm.applies(&shape)) {
                     for seed in 0..6 {
                         let calls = vec![Call::of(*algorithm, &shape); 4];
-                        let start = Start { sequence: seed, uses: seed };
+                        let start = Start { sequence: seed, uses: seed, slots: seed / 2 };
                         let done = common::run(&calls, start, seed, seed % 2 == 0);
                         done.unwrap_or_else(|wrong| panic!("{} {shape:?} seed {seed}: {wrong}", algorithm.name()));
                     }

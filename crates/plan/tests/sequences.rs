@@ -72,11 +72,12 @@ proptest! {
         recipes in prop::collection::vec(recipe(), 1..14),
         sequence in 0_u64..9,
         uses in 0_u64..9,
+        slots in 0_u64..2,
         seed in any::<u64>(),
         in_place in any::<bool>(),
     ) {
         let calls: Vec<Call> = recipes.iter().map(|recipe| call(ranks, recipe)).collect();
-        let start = Start { sequence, uses };
+        let start = Start { sequence, uses, slots };
         prop_assert!(verify::calls(&calls, start).is_ok(), "{}", verify::calls(&calls, start).unwrap_err());
         prop_assert_eq!(common::run(&calls, start, seed, in_place), Ok(()));
     }
@@ -113,7 +114,7 @@ fn a_failed_call_does_not_count() {
     }
     let areas = |calls: &[&Call], uses| {
         let calls: Vec<Call> = calls.iter().copied().cloned().collect();
-        verify::calls(&calls, Start { sequence: 0, uses }).unwrap().areas
+        verify::calls(&calls, Start { sequence: 0, uses, slots: 0 }).unwrap().areas
     };
     for uses in 0..8 {
         assert_eq!(areas(&[&failed, &failed, &good], uses), 2 + 2);

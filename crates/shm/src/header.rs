@@ -3,7 +3,7 @@
 use crate::primitive::{AtomicU64, Ordering};
 
 /// Payload bytes that lie in the header's own cache line.
-pub const INLINE_BYTES: usize = 48;
+pub const INLINE_BYTES: usize = types::transport::SLOT_INLINE_BYTES;
 /// Where they begin in the slot.
 pub const INLINE_OFFSET: usize = 16;
 /// Where a larger payload begins in the slot.

@@ -158,13 +158,14 @@ impl Layout {
         self.total
     }
 
-    /// The slot of call `sequence` of rank `owner`. For two ranks the two cells change hands with each call.
+    /// The cell that rank `owner` writes in turn `turn`: header and short payload of call `turn`, or the longer payload with
+    /// that number. For two ranks the two cells change hands with each turn.
     #[inline]
     #[must_use]
-    pub fn slot(&self, channel: Channel, owner: usize, sequence: u64) -> usize {
+    pub fn slot(&self, channel: Channel, owner: usize, turn: u64) -> usize {
         self.slots
             + self.channel(channel) * self.slots_per_channel
-            + slot_cell(self.geometry.ranks, owner, sequence) * self.slot_stride
+            + slot_cell(self.geometry.ranks, owner, turn) * self.slot_stride
     }
 
     /// The buffer that `writer` fills for `reader` in use `turn`.
@@ -256,11 +257,11 @@ impl Layout {
     }
 }
 
-/// Which of the cells of a channel the slot of call `sequence` of rank `owner` is.
+/// Which of the cells of a channel rank `owner` writes in turn `turn`.
 #[inline]
 #[must_use]
-pub fn slot_cell(ranks: usize, owner: usize, sequence: u64) -> usize {
-    let parity = index(sequence & 1);
+pub fn slot_cell(ranks: usize, owner: usize, turn: u64) -> usize {
+    let parity = index(turn & 1);
     if ranks == 2 { (owner + parity) & 1 } else { owner * 2 + parity }
 }
 

@@ -247,9 +247,9 @@ impl Windows for GroupWindows {
     }
 
     #[inline]
-    fn slot(&self, channel: Channel, owner: usize, sequence: u64, len: usize) -> SharedBytes<'_> {
+    fn slot(&self, channel: Channel, owner: usize, turn: u64, len: usize) -> SharedBytes<'_> {
         assert!(len <= self.layout.geometry().slot_bytes, "{len} bytes do not fit a slot");
-        let slot = self.layout.slot(channel, self.bound(owner), sequence);
+        let slot = self.layout.slot(channel, self.bound(owner), turn);
         self.view(slot + if len <= INLINE_BYTES { INLINE_OFFSET } else { PAYLOAD_OFFSET }, len)
     }
 

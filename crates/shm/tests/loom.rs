@@ -202,6 +202,8 @@ struct Member {
     sequence: u64,
     /// Uses of the pair buffers so far.
     turn: u64,
+    /// Payloads in slots so far.
+    slots: u64,
     omission: Omission,
 }
 
@@ -237,7 +239,7 @@ impl Member {
         let lead = call.chunks.min(2);
         (0..lead).for_each(|chunk| self.stage(chunk));
         if call.chunks == 0 {
-            memory.write(own_slot, Member::content(self.rank, sequence, 0));
+            memory.write(memory.layout.slot(CHANNEL, self.rank, self.slots), Member::content(self.rank, sequence, 0));
         }
         memory.headers[&own_slot].publish(sequence, hash);
         wait_until(|| memory.headers[&peer_slot].read(sequence).is_some());
@@ -245,7 +247,8 @@ impl Member {
             return self.give_up(call);
         }
         if call.chunks == 0 {
-            assert_eq!(memory.read(peer_slot), Member::content(peer, sequence, 0));
+            assert_eq!(memory.read(memory.layout.slot(CHANNEL, peer, self.slots)), Member::content(peer, sequence, 0));
+            self.slots += 1;
         }
         for chunk in 0..call.chunks {
             let turn = self.turn + chunk;
@@ -281,7 +284,7 @@ impl Member {
 fn calls<const N: usize>(preemptions: usize, omission: Omission, calls: [Call; N]) {
     model(preemptions, move || {
         let memory = Arc::new(Memory::new());
-        let member = |rank| Member { memory: Arc::clone(&memory), rank, sequence: 0, turn: 0, omission };
+        let member = |rank| Member { memory: Arc::clone(&memory), rank, sequence: 0, turn: 0, slots: 0, omission };
         let (mut own, mut peer) = (member(0), member(1));
         let peer = thread::spawn(move || calls.iter().for_each(|call| peer.call(*call)));
         calls.iter().for_each(|call| own.call(*call));

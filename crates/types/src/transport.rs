@@ -7,10 +7,12 @@
 //! There are several [`Channel`]s: for unnamed calls, for named calls, for small named calls, and for each further lane of large
 //! unnamed calls. Each has areas of its own:
 //!
-//! * **Slots**: a header (sequence and fingerprint hash) and a small payload. Rank `r` writes the slot of call
-//!   `s` once, before it publishes the header; everybody may read it until that rank publishes header `s + 2`.
-//!   For two ranks, the two slots change hands: rank `r` writes cell `(r + s) & 1`. For more, each rank has two
-//!   cells of its own, used in turn.
+//! * **Slots**: a header (sequence and fingerprint hash) and a small payload, which lies beside the header if it is no
+//!   longer than [`SLOT_INLINE_BYTES`], and else in a cell that is counted by itself. Rank `r` writes both once, before it
+//!   publishes the header; everybody may read them until that rank publishes header `s + 2`.
+//!   For two ranks, the two cells change hands: rank `r` writes cell `(r + n) & 1`. For more, each rank has two
+//!   cells of its own, used in turn. For headers and what lies beside them `n` is the sequence, for longer payloads
+//!   their own count: so their cells change hands whatever other calls lie between.
 //! * **Pair buffers**, for hand-over between two ranks: in use `u`, `pair(writer, reader, u)` and
 //!   `pair(reader, writer, u)` are the two sides of one pair of buffers, and the sides change with each use of
 //!   the same place. A rank therefore only ever writes a buffer that it has itself finished reading.
@@ -61,6 +63,9 @@ pub enum Counter {
     /// Set when this rank closes the group in order, to one more than the calls that it has begun: it begins no more.
     Left,
 }
+
+/// Payloads up to this size lie beside the header of a slot, in its cache line.
+pub const SLOT_INLINE_BYTES: usize = 48;
 
 /// Sizes of the areas that each channel of a group has. Equal on all ranks of a group: part of what its first member hands
 /// out.
@@ -186,12 +191,13 @@ pub trait Windows {
     /// The fingerprint hash in the header of call `sequence` of rank `owner`, if that is the header there now.
     fn header(&self, channel: Channel, owner: usize, sequence: u64) -> Option<u64>;
 
-    /// The first `len` payload bytes of the slot of call `sequence` of rank `owner`. The place depends on `len`
-    /// (up to 48 bytes lie in the header's own cache line), so writer and reader give the same `len`.
+    /// The first `len` payload bytes of slot `turn` of rank `owner`. That is the call's sequence if `len` is no more than
+    /// [`SLOT_INLINE_BYTES`], and else how many longer payloads the channel's calls have had before. Writer and reader give
+    /// the same `len`.
     ///
     /// # Panics
     /// If `len` is more than `geometry().slot_bytes`.
-    fn slot(&self, channel: Channel, owner: usize, sequence: u64, len: usize) -> Self::View<'_>;
+    fn slot(&self, channel: Channel, owner: usize, turn: u64, len: usize) -> Self::View<'_>;
 
     /// The first `len` bytes of the hand-over buffer that `writer` fills for `reader` in use `turn`.
     ///

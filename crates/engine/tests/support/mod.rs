@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use kernels::SharedBytes;
-use types::transport::{Announcement, Channel, Clock, Counter, Fate, Geometry, Peers, Windows};
+use types::transport::{Announcement, Channel, Clock, Counter, Fate, Geometry, Peers, SLOT_INLINE_BYTES, Windows};
 use types::{Cause, DecodeError, Fingerprint, GroupName, Rank};
 
 const RING: u64 = 8;
@@ -24,6 +24,8 @@ struct Slot {
     sequence: AtomicU64,
     hash: AtomicU64,
     payload: Vec<AtomicU8>,
+    /// A short payload, in the header's line.
+    beside: Vec<AtomicU8>,
 }
 
 struct Area {
@@ -50,7 +52,7 @@ pub(crate) struct Memory {
 impl Memory {
     pub(crate) fn new(geometry: Geometry) -> Rc<Memory> {
         let ranks = geometry.ranks;
-        let slot = || Slot { payload: bytes(geometry.slot_bytes), ..Slot::default() };
+        let slot = || Slot { payload: bytes(geometry.slot_bytes), beside: bytes(SLOT_INLINE_BYTES), ..Slot::default() };
         let two = || [bytes(geometry.chunk_bytes), bytes(geometry.chunk_bytes)];
         let area = || Area {
             slots: (0..ranks).map(|_| [slot(), slot()]).collect(),
@@ -149,8 +151,10 @@ impl Windows for TestWindows {
         (slot.sequence.load(Ordering::Acquire) == sequence).then(|| slot.hash.load(Ordering::Relaxed))
     }
 
-    fn slot(&self, channel: Channel, owner: usize, sequence: u64, len: usize) -> SharedBytes<'_> {
-        SharedBytes::from_atomics(&self.slot_of(channel, owner, sequence).payload[..len])
+    fn slot(&self, channel: Channel, owner: usize, turn: u64, len: usize) -> SharedBytes<'_> {
+        let slot = self.slot_of(channel, owner, turn);
+        let payload = if len <= SLOT_INLINE_BYTES { &slot.beside } else { &slot.payload };
+        SharedBytes::from_atomics(&payload[..len])
     }
 
     fn pair(&self, channel: Channel, writer: usize, reader: usize, turn: u64, len: usize) -> SharedBytes<'_> {

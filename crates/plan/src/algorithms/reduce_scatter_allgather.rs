@@ -3,12 +3,13 @@
 //! Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005, with
 //! the direct (pairwise) reduce-scatter in place of recursive halving, as that alone gives the canonical tree for
 //! every number of ranks: the owner of a piece folds all k inputs in one pass.
-//! Steps: two per round, ceil(N / k / chunk) rounds. Bytes that each rank writes for others: N (k - 1)/k staged and
+//! Steps: one more than there are rounds, ceil(N / k / chunk). Bytes that each rank writes for others: N (k - 1)/k staged and
 //! N / k of results; reads from others: 2 N (k - 1)/k; folds: N.
 //!
-//! The staged pieces go through hand-over buffers (each has one reader). In a round, a rank stages, says so, folds
-//! when all have, says so, and collects when all have; the header stands for "staged" in round 0. Having awaited
-//! "staged" in round x, a rank knows that all others are done with round x - 1: so its gather buffer is free.
+//! The staged pieces go through hand-over buffers (each has one reader). In a round, a rank folds what all have staged for
+//! it, stages the next round's pieces in the buffers that it has just read, says both at once, and collects when all have.
+//! The header stands for "staged" in round 0. Having awaited all of that in round x, a rank knows that the others are done
+//! with round x - 1: so its other gather buffer is free.
 
 use types::OpKind;
 use types::transport::Counter;
@@ -60,16 +61,15 @@ impl Algorithm for ReduceScatterAllgather {
     fn steps(&self, shape: &Shape, rank: usize) -> Vec<Step> {
         let mut steps: Vec<Step> = stage(shape, rank, 0).collect();
         steps.extend([Step::Announce, Step::Meet]);
-        for round in 0..self.rounds(shape) {
-            if round > 0 {
-                steps.extend(stage(shape, rank, round));
-                steps.push(Step::Publish { counter: Counter::Staged, round });
-                steps.push(Step::Await { counter: Counter::Staged, round });
-            }
+        let rounds = self.rounds(shape);
+        for round in 0..rounds {
             let own = chunk(shape, rank, round);
             if !own.is_empty() {
                 let (sources, also) = (Sources::Pairs { round }, Some(Place::Gather { round }));
                 steps.push(Step::Fold { span: own, sources, also });
+            }
+            if round + 1 < rounds {
+                steps.extend(stage(shape, rank, round + 1));
             }
             steps.push(Step::Publish { counter: Counter::Folded, round });
             steps.push(Step::Await { counter: Counter::Folded, round });
@@ -85,7 +85,7 @@ impl Algorithm for ReduceScatterAllgather {
         let others = shape.bytes.saturating_sub(piece);
         let later_rounds = self.rounds(shape) - 1;
         constants.signals(peers) * 2.0
-            + constants.rounds(2 * later_rounds)
+            + constants.rounds(later_rounds)
             + constants.copy(others) * 2.0
             + constants.transfer(others) * 2.0
             + constants.fold(piece, shape.ranks)

@@ -71,6 +71,7 @@ fn agreement(plan: &Plan, first: &Plan) -> Result<(), Fault> {
         (plan.algorithm == first.algorithm, "algorithm"),
         (plan.id == first.id, "id"),
         (plan.rounds == first.rounds, "number of rounds"),
+        (plan.slots() == first.slots(), "number of longer payloads in slots"),
         (plan.shape == first.shape, "shape"),
     ];
     match table.into_iter().find(|(holds, _)| !holds) {

@@ -27,7 +27,14 @@ pub enum Area {
         /// Which of two cells.
         cell: u64,
     },
-    /// The payload of a slot cell. (A short payload lies beside the header, a long one behind it: taken as one place.)
+    /// The payload beside the header of a slot cell.
+    Beside {
+        /// As for the header.
+        owner: usize,
+        /// Which of two cells.
+        cell: u64,
+    },
+    /// The longer payload of a slot cell.
     Slot {
         /// As for the header.
         owner: usize,
@@ -228,6 +235,7 @@ impl fmt::Display for Area {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Area::Header { owner, cell } => write!(f, "header {cell} of rank {owner}"),
+            Area::Beside { owner, cell } => write!(f, "payload beside header {cell} of rank {owner}"),
             Area::Slot { owner, cell } => write!(f, "slot {cell} of rank {owner}"),
             Area::Pair { low, high, index, side } => {
                 write!(f, "side {side} of pair buffer {index} of rank {low} and rank {high}")

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use types::transport::Counter;
+use types::transport::{Counter, SLOT_INLINE_BYTES};
 
 use super::memory::{Conflict, Event, Memory, Value};
 use super::symbols::{Symbol, Symbols};
@@ -29,8 +29,8 @@ type Published = (u64, Rc<[u64]>);
 
 pub(super) struct World<'a> {
     calls: &'a [Call],
-    /// Sequence and use count of each call.
-    positions: Vec<(u64, u64)>,
+    /// Where the channel stands before each call.
+    positions: Vec<Start>,
     start: Start,
     ranks: Vec<Rank>,
     memory: Memory,
@@ -45,12 +45,15 @@ impl<'a> World<'a> {
     /// Before the first of these calls, whose form is right.
     pub(super) fn new(calls: &'a [Call], start: Start) -> World<'a> {
         let ranks = calls.first().map_or(0, |call| call.plans.len());
-        let (mut sequence, mut uses) = (start.sequence, start.uses);
+        let mut next = start;
         let mut positions = Vec::with_capacity(calls.len());
         for call in calls {
-            positions.push((sequence, uses));
-            sequence += 1;
-            uses += if call.mismatch { 0 } else { call.plans[0].rounds };
+            positions.push(next);
+            next.sequence += 1;
+            if !call.mismatch {
+                next.uses += call.plans[0].rounds;
+                next.slots += call.plans[0].slots();
+            }
         }
         let rank = |_| Rank { call: 0, step: 0, clock: vec![0; ranks], log: Vec::new(), output: Vec::new() };
         World {
@@ -119,7 +122,7 @@ impl<'a> World<'a> {
     }
 
     /// Sequence and use count of the call in which this rank is.
-    fn position(&self, rank: usize) -> (u64, u64) {
+    fn position(&self, rank: usize) -> Start {
         self.positions[self.ranks[rank].call]
     }
 
@@ -164,7 +167,7 @@ impl<'a> World<'a> {
 
     /// What a rank still waits for at this step.
     fn missing(&self, rank: usize, step: &Step) -> Option<Missing> {
-        let (sequence, uses) = self.position(rank);
+        let Start { sequence, uses, .. } = self.position(rank);
         let mut others = (0..self.ranks.len()).filter(|other| *other != rank);
         let (counter, value) = match step {
             Step::Meet => {
@@ -189,7 +192,7 @@ impl<'a> World<'a> {
 
     /// Runs the next step, which waits for nothing.
     fn advance(&mut self, rank: usize, step: &Step) -> Result<(), Fault> {
-        let (sequence, uses) = self.position(rank);
+        let Start { sequence, uses, .. } = self.position(rank);
         let at = (self.ranks[rank].call, self.ranks[rank].step);
         self.ranks[rank].log.push(at);
         self.ranks[rank].clock[rank] += 1;
@@ -321,11 +324,11 @@ impl<'a> World<'a> {
 
     /// What each rank gives to a fold, in the order of the tree; `None` is the own input.
     fn sources(&self, rank: usize, sources: Sources) -> Vec<Option<Area>> {
-        let (sequence, uses) = self.position(rank);
+        let uses = self.position(rank).uses;
         let of = |other: usize| match sources {
             _ if other == rank => None,
             Sources::Own => None,
-            Sources::Slots => Some(self.slot(other, sequence)),
+            Sources::Slots => Some(self.slot(rank, other)),
             Sources::Pairs { round } => Some(self.pair(other, rank, uses + round, self.shape(rank))),
         };
         match sources {
@@ -425,19 +428,19 @@ impl<'a> World<'a> {
     }
 
     fn area(&self, writer: usize, place: Place) -> Area {
-        let (sequence, uses) = self.position(writer);
+        let uses = self.position(writer).uses;
         match place {
-            Place::Slot => self.slot(writer, sequence),
+            Place::Slot => self.slot(writer, writer),
             Place::Pair { reader, round } => self.pair(writer, reader, uses + round, self.shape(writer)),
             Place::Gather { round } => self.gather(writer, writer, round),
         }
     }
 
-    /// Two ranks share two cells, which change hands with every call; more have two each, used in turn.
-    fn cell(&self, owner: usize, sequence: u64) -> (usize, u64) {
+    /// Two ranks share two cells, which change hands with every turn; more have two each, used in turn.
+    fn cell(&self, owner: usize, turn: u64) -> (usize, u64) {
         match self.ranks.len() {
-            2 => (0, (u64::from(owner == 1) + sequence) & 1),
-            _ => (owner, sequence & 1),
+            2 => (0, (u64::from(owner == 1) + turn) & 1),
+            _ => (owner, turn & 1),
         }
     }
 
@@ -446,8 +449,14 @@ impl<'a> World<'a> {
         Area::Header { owner, cell }
     }
 
-    fn slot(&self, owner: usize, sequence: u64) -> Area {
-        let (owner, cell) = self.cell(owner, sequence);
+    /// A slot holds the whole payload, so its length is the plan's.
+    fn slot(&self, seen_by: usize, owner: usize) -> Area {
+        let Start { sequence, slots, .. } = self.position(seen_by);
+        if self.shape(seen_by).bytes <= SLOT_INLINE_BYTES {
+            let (owner, cell) = self.cell(owner, sequence);
+            return Area::Beside { owner, cell };
+        }
+        let (owner, cell) = self.cell(owner, slots);
         Area::Slot { owner, cell }
     }
 
@@ -459,7 +468,7 @@ impl<'a> World<'a> {
     }
 
     fn gather(&self, seen_by: usize, owner: usize, round: u64) -> Area {
-        let (_, uses) = self.position(seen_by);
+        let uses = self.position(seen_by).uses;
         Area::Gather { owner, index: (uses + round) & 1 }
     }
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use foldcast_plan::verify::{Call, Start};
 use foldcast_plan::{ALGORITHMS, Algorithm, Place, Shape, Shares, Sources, Span, Step};
-use types::transport::{Counter, Geometry};
+use types::transport::{Counter, Geometry, SLOT_INLINE_BYTES};
 
 /// The registered algorithm of this name.
 pub(crate) fn algorithm(name: &str) -> &'static dyn Algorithm {
@@ -89,7 +89,8 @@ fn input(rank: usize, call: usize, at: usize) -> u8 {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Memory {
-    Slot(usize, u64),
+    /// Owner and cell of a payload, and whether it is one that does not fit beside the header.
+    Slot(usize, u64, bool),
     Pair(usize, usize, u64, u64),
     Gather(usize, u64),
 }
@@ -103,7 +104,7 @@ struct Process {
 
 struct World<'a> {
     calls: &'a [Call],
-    positions: Vec<(u64, u64)>,
+    positions: Vec<Start>,
     in_place: bool,
     processes: Vec<Process>,
     memory: HashMap<Memory, Vec<u8>>,
@@ -114,12 +115,15 @@ struct World<'a> {
 /// Runs the calls in an order that `seed` decides, and compares every output with what the call is to give.
 pub(crate) fn run(calls: &[Call], start: Start, seed: u64, in_place: bool) -> Result<(), String> {
     let ranks = calls[0].plans.len();
-    let (mut sequence, mut uses) = (start.sequence, start.uses);
+    let mut next = start;
     let mut positions = Vec::new();
     for call in calls {
-        positions.push((sequence, uses));
-        sequence += 1;
-        uses += if call.mismatch { 0 } else { call.plans[0].rounds };
+        positions.push(next);
+        next.sequence += 1;
+        if !call.mismatch {
+            next.uses += call.plans[0].rounds;
+            next.slots += call.plans[0].slots();
+        }
     }
     let mut world = World {
         calls,
@@ -211,7 +215,7 @@ impl World<'_> {
 
     fn ready(&self, rank: usize) -> bool {
         let Process { call, step, .. } = self.processes[rank];
-        let (sequence, uses) = self.positions[call];
+        let Start { sequence, uses, .. } = self.positions[call];
         let reached = |counter, value| self.others(rank).all(|other| self.counters[&(other, counter)] >= value);
         match self.calls[call].plans[rank].steps.get(step) {
             Some(Step::Meet) => {
@@ -224,7 +228,7 @@ impl World<'_> {
 
     fn step(&mut self, rank: usize) -> Result<(), String> {
         let Process { call, step, .. } = self.processes[rank];
-        let (sequence, uses) = self.positions[call];
+        let Start { sequence, uses, .. } = self.positions[call];
         let calls = self.calls;
         match calls[call].plans[rank].steps.get(step) {
             None | Some(Step::Meet | Step::Await { .. }) => {}
@@ -262,7 +266,7 @@ impl World<'_> {
     }
 
     fn fold(&mut self, rank: usize, span: &Span, sources: Sources, also: Option<Place>) {
-        let (sequence, uses) = self.positions[self.processes[rank].call];
+        let uses = self.positions[self.processes[rank].call].uses;
         let own = self.processes[rank].input[span.clone()].to_vec();
         let operands: Vec<Vec<u8>> = match sources {
             Sources::Own => vec![own],
@@ -270,10 +274,7 @@ impl World<'_> {
                 let of = |other: usize| match sources {
                     _ if other == rank => own.clone(),
                     Sources::Pairs { round } => self.bytes(self.pair(other, rank, uses + round), span.len()),
-                    _ => {
-                        let (owner, cell) = self.cell(other, sequence);
-                        self.bytes(Memory::Slot(owner, cell), span.len())
-                    }
+                    _ => self.bytes(self.slot(rank, other), span.len()),
                 };
                 (0..self.processes.len()).map(of).collect()
             }
@@ -307,8 +308,17 @@ impl World<'_> {
         all[..data.len()].copy_from_slice(data);
     }
 
-    fn cell(&self, owner: usize, sequence: u64) -> (usize, u64) {
-        if self.processes.len() == 2 { (0, (wide(owner) + sequence) & 1) } else { (owner, sequence & 1) }
+    fn cell(&self, owner: usize, turn: u64) -> (usize, u64) {
+        if self.processes.len() == 2 { (0, (wide(owner) + turn) & 1) } else { (owner, turn & 1) }
+    }
+
+    /// A payload that does not fit beside the header has cells, and a count, of its own.
+    fn slot(&self, seen_by: usize, owner: usize) -> Memory {
+        let call = self.processes[seen_by].call;
+        let Start { sequence, slots, .. } = self.positions[call];
+        let long = self.calls[call].plans[seen_by].shape.bytes > SLOT_INLINE_BYTES;
+        let (owner, cell) = self.cell(owner, if long { slots } else { sequence });
+        Memory::Slot(owner, cell, long)
     }
 
     fn pair(&self, writer: usize, reader: usize, turn: u64) -> Memory {
@@ -318,12 +328,9 @@ impl World<'_> {
     }
 
     fn place(&self, writer: usize, place: Place) -> Memory {
-        let (sequence, uses) = self.positions[self.processes[writer].call];
+        let uses = self.positions[self.processes[writer].call].uses;
         match place {
-            Place::Slot => {
-                let (owner, cell) = self.cell(writer, sequence);
-                Memory::Slot(owner, cell)
-            }
+            Place::Slot => self.slot(writer, writer),
             Place::Pair { reader, round } => self.pair(writer, reader, uses + round),
             Place::Gather { round } => Memory::Gather(writer, (uses + round) & 1),
         }
