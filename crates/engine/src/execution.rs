@@ -217,32 +217,7 @@ impl Execution {
                     ground.windows.wake();
                     self.wake_due = false;
                 }
-                Step::Stage { span, to } => {
-                    let place = self.place(ground, state, to, span.len());
-                    let from = prepared.in_input(span, buffers.is_in_place());
-                    kernels::copy_in(place, &buffers.input()[from]);
-                }
-                Step::Fold { span, sources, also } => {
-                    self.fold(ground, state, call, buffers, (span, sources, also.as_ref()));
-                }
-                Step::FoldAndStage { span, round, stage } => {
-                    self.fold_and_stage(ground, state, call, buffers, (span, *round, stage.as_ref()));
-                }
-                Step::Keep { span } => {
-                    let from = prepared.in_input(span, buffers.is_in_place());
-                    if let Buffers::Separate { input, output } = buffers {
-                        output[span.clone()].copy_from_slice(&input[from]);
-                    }
-                }
-                Step::Collect { span, from, round } => {
-                    let place = ground.windows.gather(state.channel, *from, state.uses + round, span.len());
-                    kernels::copy_out(buffers.output(span.clone()), place);
-                }
-                Step::Take { span, from } => {
-                    let hints = Hints { streaming: Self::streams(prepared, buffers), take_ownership: false };
-                    let source = self.foreign(ground, *from, self.places[*from].output, span);
-                    kernels::take(buffers.output(span.clone()), source, hints);
-                }
+                _ => self.carry_out(ground, state, call, buffers, step),
             }
             self.next_step += 1;
         }
@@ -252,6 +227,48 @@ impl Execution {
         state.uses += course.plan.rounds;
         self.flush(ground);
         Poll::Ready(Ok(()))
+    }
+
+    /// A step that moves or folds bytes, and never waits.
+    #[inline]
+    fn carry_out<W: SharedWindows, P: Peers>(
+        &self,
+        ground: Ground<'_, W, P>,
+        state: &ChannelState,
+        call: &Call,
+        buffers: &mut Buffers<'_>,
+        step: &Step,
+    ) {
+        let prepared = &*call.prepared;
+        match step {
+            Step::Stage { span, to } => {
+                let place = self.place(ground, state, to, span.len());
+                let from = prepared.in_input(span, buffers.is_in_place());
+                kernels::copy_in(place, &buffers.input()[from]);
+            }
+            Step::Fold { span, sources, also } => {
+                self.fold(ground, state, call, buffers, (span, sources, also.as_ref()));
+            }
+            Step::FoldAndStage { span, round, stage } => {
+                self.fold_and_stage(ground, state, call, buffers, (span, *round, stage.as_ref()));
+            }
+            Step::Keep { span } => {
+                let from = prepared.in_input(span, buffers.is_in_place());
+                if let Buffers::Separate { input, output } = buffers {
+                    output[span.clone()].copy_from_slice(&input[from]);
+                }
+            }
+            Step::Collect { span, from, round } => {
+                let place = ground.windows.gather(state.channel, *from, state.uses + round, span.len());
+                kernels::copy_out(buffers.output(span.clone()), place);
+            }
+            Step::Take { span, from } => {
+                let hints = Hints { streaming: Self::streams(prepared, buffers), take_ownership: false };
+                let source = self.foreign(ground, *from, self.places[*from].output, span);
+                kernels::take(buffers.output(span.clone()), source, hints);
+            }
+            Step::Offer | Step::Announce | Step::Meet | Step::Publish { .. } | Step::Await { .. } => {}
+        }
     }
 
     fn streams(prepared: &Prepared, buffers: &Buffers<'_>) -> bool {

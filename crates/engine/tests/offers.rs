@@ -153,9 +153,9 @@ fn only_who_could_give_asks_and_only_those_who_give() {
 fn a_mismatch_among_offers_leaves_the_next_call_right() {
     for seed in 0..10 {
         let mut world = World::new(3, seed);
-        for odd in 0..3 {
+        for (odd, count) in COUNTS.into_iter().enumerate() {
             for (rank, member) in world.members.iter_mut().enumerate() {
-                member.begin(if rank == odd { COUNTS[odd] } else { COUNTS[0] + 1 });
+                member.begin(if rank == odd { count } else { COUNTS[0] + 1 });
             }
             world.run(anything_but_all_ready);
             for member in &world.members {
