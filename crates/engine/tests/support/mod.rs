@@ -181,7 +181,7 @@ impl Windows for TestWindows {
     }
 
     fn ask_to_read(&self, owner: usize) {
-        assert!(owner != self.rank && self.memory.arenas.borrow()[owner].is_some(), "only those who give are asked");
+        assert!(owner != self.rank, "nobody asks himself");
         self.memory.asked.set(self.memory.asked.get() + 1);
     }
 
