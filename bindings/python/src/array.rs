@@ -153,7 +153,7 @@ fn as_array<'py>(py: Python<'py>, array: &Bound<'py, PyAny>) -> PyResult<Result<
 }
 
 /// The data type of an array, if it is one of ours.
-fn data_type(descr: &Bound<'_, PyArrayDescr>) -> Option<DataType> {
+pub(crate) fn data_type(descr: &Bound<'_, PyArrayDescr>) -> Option<DataType> {
     let number = descr.num();
     if number >= FIRST_USER_TYPE {
         return is_bfloat16(descr, number).then_some(DataType::Bfloat16);
@@ -276,7 +276,7 @@ fn is_writeable(array: &Bound<'_, PyUntypedArray>) -> bool {
 }
 
 /// A new array in C order.
-fn empty<'py>(
+pub(crate) fn empty<'py>(
     py: Python<'py>,
     dtype: &Bound<'py, PyArrayDescr>,
     extents: &[usize],

@@ -1,7 +1,7 @@
 //! The Python module `foldcast._foldcast`: the numpy face, and the one engine of the process.
 //!
 //! * `array` turns what a caller gave into buffers, or refuses it;
-//! * `pool` keeps the memory of results for the next ones;
+//! * `pool` keeps the memory of results for the next ones, `arena` makes arrays that other ranks can read;
 //! * `call` runs a blocking call with the GIL released, `handle` an asynchronous one; `many` has calls of lists, `moves`
 //!   broadcast and allgather;
 //! * `state` owns the communicator of the process from `init` to the interpreter's exit;
@@ -12,6 +12,7 @@
 //!
 //! No Python object is touched without the GIL, and nothing here runs Python code after the interpreter ended.
 
+mod arena;
 mod array;
 mod bridge;
 mod call;
@@ -63,5 +64,6 @@ fn _foldcast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(strategies::set_split_strategy, module)?)?;
     module.add_function(wrap_pyfunction!(bridge::table_address, module)?)?;
     module.add_function(wrap_pyfunction!(pool::idle, module)?)?;
+    module.add_function(wrap_pyfunction!(arena::empty, module)?)?;
     Ok(())
 }

@@ -151,19 +151,35 @@ pub(crate) fn array<'py>(
     let Some(piece) = kept.or_else(|| Piece::new(layout)) else { return Ok(None) };
     let start = piece.start.as_ptr();
     let base = Bound::new(py, Memory(Some(piece)))?;
-    let Ok(ndim) = i32::try_from(extents.len()) else { return Ok(None) };
+    // SAFETY: the memory has at least as many bytes as an array of them has, and its base keeps it until the array has gone.
+    unsafe { array_over(py, dtype, extents, start, base.into_any()) }.map(Some)
+}
+
+/// A new array in C order over this memory, which `base` keeps.
+///
+/// # Safety
+/// From `start` on there are as many bytes as the array has, as long as `base` lives, and nobody else reads or writes them.
+pub(crate) unsafe fn array_over<'py>(
+    py: Python<'py>,
+    dtype: &Bound<'py, PyArrayDescr>,
+    extents: &[usize],
+    start: *mut u8,
+    base: Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let ndim =
+        i32::try_from(extents.len()).map_err(|error| pyo3::exceptions::PyValueError::new_err(error.to_string()))?;
     let dims = extents.as_ptr().cast_mut().cast();
     let descr = dtype.clone().into_dtype_ptr();
     // SAFETY: the GIL is held; numpy's own array type.
     let kind = unsafe { PY_ARRAY_API.get_type_object(py, npyffi::NpyTypes::PyArray_Type) };
     let (strides, flags, none) = (std::ptr::null_mut(), npyffi::NPY_ARRAY_CARRAY, std::ptr::null_mut());
-    // SAFETY: `dims` are `ndim` extents that numpy only reads; the reference to the dtype is ours to give away; the memory has
-    // at least as many bytes as an array of them has, and its base, set below, keeps it until the array has gone.
+    // SAFETY: `dims` are `ndim` extents that numpy only reads; the reference to the dtype is ours to give away; the memory is
+    // what the caller promises, and its base, set below, keeps it until the array has gone.
     let made =
         unsafe { PY_ARRAY_API.PyArray_NewFromDescr(py, kind, descr, ndim, dims, strides, start.cast(), flags, none) };
     // SAFETY: a new reference, or null with Python's error set.
     let made = unsafe { Bound::from_owned_ptr_or_err(py, made) }?;
     // SAFETY: a live array without a base, and a reference that is ours to give away.
     let status = unsafe { PY_ARRAY_API.PyArray_SetBaseObject(py, made.as_ptr().cast(), base.into_ptr()) };
-    if status == 0 { Ok(Some(made)) } else { Err(PyErr::fetch(py)) }
+    if status == 0 { Ok(made) } else { Err(PyErr::fetch(py)) }
 }

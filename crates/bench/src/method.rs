@@ -24,6 +24,14 @@ pub trait Ranks {
     /// Whatever the library says.
     fn call(&mut self, case: &Case, buffers: Buffers<'_>) -> Result<(), Self::Error>;
 
+    /// Memory for an input or an output of so many bytes, at least one. By default it is like that of any program.
+    ///
+    /// # Errors
+    /// Whatever the library says.
+    fn memory(&mut self, bytes: usize) -> Result<Aligned, Self::Error> {
+        Ok(Aligned::new(bytes))
+    }
+
     /// Returns when every rank is there.
     ///
     /// # Errors
@@ -107,7 +115,7 @@ pub struct Measured {
 /// # Errors
 /// The first error of a call.
 pub fn measure<R: Ranks + ?Sized>(ranks: &mut R, case: &Case, method: &Method) -> Result<Measured, R::Error> {
-    let mut bench = Bench::new(ranks, case, method);
+    let mut bench = Bench::new(ranks, case, method)?;
     bench.ranks.barrier()?;
     let first = bench.calls(1)?;
     let first = bench.largest(first)?;
@@ -164,14 +172,14 @@ struct Bench<'a, R: ?Sized> {
 }
 
 impl<'a, R: Ranks + ?Sized> Bench<'a, R> {
-    fn new(ranks: &'a mut R, case: &Case, method: &Method) -> Bench<'a, R> {
+    fn new(ranks: &'a mut R, case: &Case, method: &Method) -> Result<Bench<'a, R>, R::Error> {
         let pattern = Pattern::new(case, ranks.rank(), ranks.size(), method.seed);
-        let mut input = Aligned::new(if case.in_place { 0 } else { case.bytes });
-        let mut output = Aligned::new(case.bytes);
+        let mut input = if case.in_place { Aligned::new(0) } else { ranks.memory(case.bytes)? };
+        let mut output = ranks.memory(case.bytes)?;
         pattern.fill(if case.in_place { output.bytes_mut() } else { input.bytes_mut() });
         let mut source = Aligned::new(if method.dirty { case.bytes } else { 0 });
         pattern.fill(source.bytes_mut());
-        Bench { ranks, case: *case, pattern, input, output, source }
+        Ok(Bench { ranks, case: *case, pattern, input, output, source })
     }
 
     /// In place, results are the next inputs: of zeros, all results are zeros. Out of place the next results must be

@@ -28,6 +28,9 @@ pub(crate) struct Args {
     /// How elements are combined; it makes no difference to the choice
     #[arg(short, long, value_name = "OP", default_value = "sum", value_parser = parse_reduction)]
     reduction: Reduction,
+    /// Buffers in memory that all ranks can read where it is, as `foldcast.empty` gives
+    #[arg(short, long)]
+    windows: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -80,7 +83,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn explain(args: &Args) -> Result<String, String> {
-    let &Args { ranks, bytes, dtype, json, .. } = args;
+    let &Args { ranks, bytes, dtype, json, windows, .. } = args;
     let size = dtype.size();
     if !bytes.is_multiple_of(size) {
         return Err(format!("{bytes} bytes are no whole number of {dtype} elements, which have {size} bytes each"));
@@ -92,7 +95,8 @@ fn explain(args: &Args) -> Result<String, String> {
     }
     let source = costs.file.as_ref().map_or("built in".to_owned(), |file| file.display().to_string());
     let choice = Choice { constants: costs.constants, forced };
-    let explanation = Explanation::of(&Shape::all_reduce(ranks, bytes, size), &choice);
+    let shape = Shape::all_reduce(ranks, bytes, size);
+    let explanation = Explanation::of(&if windows { shape.in_readable_memory() } else { shape }, &choice);
     if json {
         return Ok(format!("{:#}\n", print_json(args, &explanation, &choice, &source)));
     }
@@ -108,6 +112,7 @@ fn print_json(args: &Args, explanation: &Explanation, choice: &Choice, source: &
         "bytes": args.bytes,
         "dtype": args.dtype.name(),
         "reduction": args.reduction.name(),
+        "windows": args.windows,
         "algorithm": chosen,
         "source": explanation.source,
         "why": why,

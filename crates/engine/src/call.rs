@@ -7,11 +7,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use kernels::Fold;
-use plan::{Choice, Plan, Shape, Shares, Span, Step};
-use types::transport::{Counter, Geometry};
+use plan::{Choice, Offering, Plan, Shape, Shares, Span};
+use types::transport::Geometry;
 use types::{Buffers, DataType, Elements, Error, Fingerprint, OpKind, Parts, Rank, Reduction, Result, digest};
 
 use crate::lanes::{cuts, spans};
+use crate::offers::{Course, Others, Way};
 
 /// Buffers that a call keeps until it has ended.
 pub trait OwnedBuffers: Send {
@@ -162,14 +163,12 @@ pub struct Terms {
 pub struct Prepared {
     /// What the plan was chosen by.
     terms: Arc<Terms>,
-    pub(crate) plan: Plan,
+    staged: Course,
+    /// For a call in which the ranks say where their buffers are: the other ways that it may go.
+    pub(crate) ways: Option<Box<Others>>,
     pub(crate) fold: Fold,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) hash: u64,
-    /// How many longer payloads it has in slots.
-    pub(crate) slots: u64,
-    /// The last round of each counter that the plan waits for: who has published these has done its part.
-    pub(crate) last_awaits: Vec<(Counter, u64)>,
     /// Where this rank's input stands in the whole, if it is a buffer of its own.
     input_at: usize,
     work: Work,
@@ -177,8 +176,6 @@ pub struct Prepared {
     pub(crate) span: Span,
     /// The lanes beside this one, if the call is cut and this is its first.
     pub(crate) others: Vec<Arc<Prepared>>,
-    /// A paced call gives the turn back after so many waits that have ended.
-    pub(crate) pace: u32,
     /// How many lanes a group must have for a large call to be cut as this one is.
     lanes: usize,
 }
@@ -191,10 +188,31 @@ impl Prepared {
         span.start - before..span.end - before
     }
 
+    /// The plan of a way, with what follows from it.
+    #[inline]
+    pub(crate) fn course(&self, way: Way) -> &Course {
+        match (&self.ways, way) {
+            (None, _) | (_, Way::Staged) => &self.staged,
+            (Some(ways), Way::Late) => &ways.late,
+            (Some(ways), Way::Direct) => &ways.direct,
+        }
+    }
+
+    /// Steps that it holds.
+    fn steps(&self) -> usize {
+        self.staged.plan.steps.len() + self.ways.as_ref().map_or(0, |ways| ways.steps())
+    }
+
     /// Bytes of the whole call, of which this may be one lane.
     #[inline]
     pub(crate) fn whole(&self) -> usize {
         self.work.bytes
+    }
+
+    /// Ranks of the group.
+    #[inline]
+    pub(crate) fn ranks(&self) -> usize {
+        self.terms.geometry.ranks
     }
 
     /// Bytes that are written together, before anyone reads them: those of the list, if the call is part of one.
@@ -273,7 +291,7 @@ impl Call {
 
     /// Whether the call fits a slot.
     pub(crate) fn is_small(&self) -> bool {
-        self.prepared.whole() <= self.prepared.plan.shape.geometry.slot_bytes
+        self.prepared.whole() <= self.prepared.terms.geometry.slot_bytes
     }
 
     /// Whether the call is cut into lanes: it is run by [`Cut`](crate::Cut).
@@ -476,7 +494,7 @@ impl Preparer {
                 self.cache.clear();
                 self.steps = 0;
             }
-            self.steps += made.plan.steps.len() * (1 + made.others.len());
+            self.steps += made.steps() * (1 + made.others.len());
             self.cache.insert(work.clone(), Arc::clone(&made));
             made
         });
@@ -498,11 +516,19 @@ impl Preparer {
         let Work { kind, dtype, reduction, bytes, shares, root, parts, list_bytes: _ } = work.clone();
         let Terms { geometry, choice } = &*self.terms;
         let (ranks, element) = (geometry.ranks, dtype.size());
-        let shape = Shape { kind, ranks, bytes: span.len(), shares, element, geometry: *geometry };
+        let shape = Shape { kind, ranks, bytes: span.len(), shares, element, geometry: *geometry, readable: false };
         let input_at = shape.share(self.rank).start;
-        let plan = plan::plan_with(choice.select(&shape), &shape, self.rank);
-        if self.rank == 0 && kind == OpKind::AllReduce && plan.algorithm != choice.forced.unwrap_or(plan.algorithm) {
-            say_that_it_is_not_forced(&plan, choice);
+        let (staged, ways) = match Offering::of(choice, &shape, self.rank) {
+            Some(offering) => {
+                let (staged, ways) = Others::split(offering, lanes);
+                (staged, Some(Box::new(ways)))
+            }
+            None => (Course::new(plan::plan_with(choice.select(&shape), &shape, self.rank), lanes), None),
+        };
+        let possible = [Some(&staged), ways.as_ref().map(|ways| &ways.direct)];
+        let is_possible = |name| possible.iter().flatten().any(|course| course.plan.algorithm == name);
+        if self.rank == 0 && kind == OpKind::AllReduce && !choice.forced.is_none_or(is_possible) {
+            say_that_it_is_not_forced(&staged.plan, choice);
         }
         let number = |length: usize| u64::try_from(length).expect("a length in memory fits 64 bits");
         let fingerprint = Fingerprint {
@@ -513,15 +539,14 @@ impl Preparer {
             root,
             parts,
             epoch: self.epoch,
-            plan: if lanes == 1 { plan.id } else { lane_id(plan.id, lane, number(lanes)) },
+            plan: if lanes == 1 { staged.plan.id } else { lane_id(staged.plan.id, lane, number(lanes)) },
             settings,
             name: "".into(),
         };
         let hash = fingerprint.hash();
-        let (fold, last_awaits, pace) = (Fold::new(dtype, reduction), last_awaits(&plan), pace(&plan, lanes));
+        let fold = Fold::new(dtype, reduction);
         let (terms, work, others, lanes) = (Arc::clone(&self.terms), work.clone(), Vec::new(), self.lanes);
-        let slots = plan.slots();
-        Prepared { terms, plan, fold, fingerprint, hash, slots, last_awaits, input_at, work, span, others, pace, lanes }
+        Prepared { terms, staged, ways, fold, fingerprint, hash, input_at, work, span, others, lanes }
     }
 }
 
@@ -541,28 +566,7 @@ fn say_that_it_is_not_forced(plan: &Plan, choice: &Choice) {
     }
 }
 
-/// How much a paced call does before it gives the turn back, in bytes of its output.
-const TURN_BYTES: usize = 256 << 10;
-
-/// How many waits of a plan lie between so many bytes, of all its lanes together.
-fn pace(plan: &Plan, lanes: usize) -> u32 {
-    let waits = plan.steps.iter().filter(|step| matches!(step, Step::Await { .. })).count();
-    let pace = waits.saturating_mul(TURN_BYTES) / plan.shape.bytes.max(1) / lanes;
-    u32::try_from(pace).unwrap_or(u32::MAX).max(1)
-}
-
 /// The identity of the plan of one lane of several.
 fn lane_id(plan: u64, lane: u64, lanes: u64) -> u64 {
     digest(0x6c61_6e65, &[plan, lane, lanes].map(u64::to_le_bytes).concat())
-}
-
-fn last_awaits(plan: &Plan) -> Vec<(Counter, u64)> {
-    let last = |wanted: Counter| {
-        let rounds = plan.steps.iter().filter_map(|step| match step {
-            Step::Await { counter, round } if *counter == wanted => Some(*round),
-            _ => None,
-        });
-        rounds.max().map(|round| (wanted, round))
-    };
-    [Counter::Staged, Counter::Folded].into_iter().filter_map(last).collect()
 }

@@ -15,6 +15,7 @@ use types::transport::{Channel, Counter, Peers, SLOT_INLINE_BYTES};
 use types::{Buffers, CallSite, Error, Fingerprint, Result, Tag};
 
 use crate::call::{Call, Prepared};
+use crate::offers::{Offer, Outcome, Places, Way, hear_all};
 use crate::trouble::{Trouble, View, Waits, Watch, fail, find_trouble, mismatch_error, warn};
 use crate::{Ground, SharedWindows};
 
@@ -50,6 +51,12 @@ impl ChannelState {
 #[derive(Debug)]
 pub struct Execution {
     next_step: usize,
+    /// Whose steps these are.
+    way: Way,
+    /// What this rank says of its buffers, decided once.
+    offer: Offer,
+    /// Where the buffers of all ranks are, in the direct way.
+    places: Vec<Places>,
     sequence: u64,
     /// The first member, by index, whose header has not been seen yet.
     unseen: usize,
@@ -83,6 +90,9 @@ impl Execution {
         state.sequence += 1;
         Execution {
             next_step: 0,
+            way: Way::Staged,
+            offer: Offer::Private,
+            places: Vec::new(),
             sequence: state.sequence,
             unseen: 0,
             differs: false,
@@ -165,8 +175,16 @@ impl Execution {
         }
         self.paused = false;
         let prepared = &*call.prepared;
-        while let Some(step) = prepared.plan.steps.get(self.next_step) {
+        if self.next_step == 0 && prepared.ways.is_some() {
+            self.offer = Offer::of(ground.windows, buffers);
+            self.way = if matches!(self.offer, Offer::Ready(_)) { Way::Direct } else { Way::Staged };
+        }
+        let mut course = prepared.course(self.way);
+        while let Some(step) = course.plan.steps.get(self.next_step) {
             match step {
+                Step::Offer => {
+                    self.offer.say(ground.windows, state.channel, self.sequence);
+                }
                 Step::Announce => {
                     self.announce(ground, state, call);
                 }
@@ -176,6 +194,12 @@ impl Execution {
                     }
                     if self.differs {
                         return self.mismatch(ground, state, call);
+                    }
+                    if prepared.ways.is_some() {
+                        if let Err(by) = self.choose_way(ground, state, prepared) {
+                            return Poll::Ready(Err(self.nonsense(ground, call, by)));
+                        }
+                        course = prepared.course(self.way);
                     }
                     if self.halts {
                         self.halts = false;
@@ -189,7 +213,7 @@ impl Execution {
                     if ground.others().any(|other| ground.windows.counter(channel, other, *counter) < due) {
                         return self.pending(ground);
                     }
-                    if self.paced && self.pauses(prepared.pace) {
+                    if self.paced && self.pauses(course.pace) {
                         self.next_step += 1;
                         return self.pending(ground);
                     }
@@ -199,35 +223,15 @@ impl Execution {
                     ground.windows.wake();
                     self.wake_due = false;
                 }
-                Step::Stage { span, to } => {
-                    let place = self.place(ground, state, to, span.len());
-                    let from = prepared.in_input(span, buffers.is_in_place());
-                    kernels::copy_in(place, &buffers.input()[from]);
-                }
-                Step::Fold { span, sources, also } => {
-                    self.fold(ground, state, call, buffers, (span, sources, also.as_ref()));
-                }
-                Step::FoldAndStage { span, round, stage } => {
-                    self.fold_and_stage(ground, state, call, buffers, (span, *round, stage.as_ref()));
-                }
-                Step::Keep { span } => {
-                    let from = prepared.in_input(span, buffers.is_in_place());
-                    if let Buffers::Separate { input, output } = buffers {
-                        output[span.clone()].copy_from_slice(&input[from]);
-                    }
-                }
-                Step::Collect { span, from, round } => {
-                    let place = ground.windows.gather(state.channel, *from, state.uses + round, span.len());
-                    Self::collect(prepared, buffers, span, place);
-                }
+                _ => self.carry_out(ground, state, call, buffers, step),
             }
             self.next_step += 1;
         }
         if Self::streams(prepared, buffers) {
             kernels::finish_streaming();
         }
-        state.uses += prepared.plan.rounds;
-        state.slots += prepared.slots;
+        state.uses += course.plan.rounds;
+        state.slots += course.slots;
         self.flush(ground);
         Poll::Ready(Ok(()))
     }
@@ -237,8 +241,50 @@ impl Execution {
         kernels::copy_out_with(buffers.output(span.clone()), place, hints);
     }
 
+    /// A step that moves or folds bytes, and never waits.
+    #[inline]
+    fn carry_out<W: SharedWindows, P: Peers>(
+        &self,
+        ground: Ground<'_, W, P>,
+        state: &ChannelState,
+        call: &Call,
+        buffers: &mut Buffers<'_>,
+        step: &Step,
+    ) {
+        let prepared = &*call.prepared;
+        match step {
+            Step::Stage { span, to } => {
+                let place = self.place(ground, state, to, span.len());
+                let from = prepared.in_input(span, buffers.is_in_place());
+                kernels::copy_in(place, &buffers.input()[from]);
+            }
+            Step::Fold { span, sources, also } => {
+                self.fold(ground, state, call, buffers, (span, sources, also.as_ref()));
+            }
+            Step::FoldAndStage { span, round, stage } => {
+                self.fold_and_stage(ground, state, call, buffers, (span, *round, stage.as_ref()));
+            }
+            Step::Keep { span } => {
+                let from = prepared.in_input(span, buffers.is_in_place());
+                if let Buffers::Separate { input, output } = buffers {
+                    output[span.clone()].copy_from_slice(&input[from]);
+                }
+            }
+            Step::Collect { span, from, round } => {
+                let place = ground.windows.gather(state.channel, *from, state.uses + round, span.len());
+                Self::collect(prepared, buffers, span, place);
+            }
+            Step::Take { span, from } => {
+                let hints = Hints { streaming: Self::streams(prepared, buffers), take_ownership: false };
+                let source = self.foreign(ground, *from, self.places[*from].output, span);
+                kernels::take(buffers.output(span.clone()), source, hints);
+            }
+            Step::Offer | Step::Announce | Step::Meet | Step::Publish { .. } | Step::Await { .. } => {}
+        }
+    }
+
     fn streams(prepared: &Prepared, buffers: &Buffers<'_>) -> bool {
-        let sharers = if prepared.plan.shape.ranks > 2 { prepared.plan.shape.ranks } else { 1 };
+        let sharers = if prepared.ranks() > 2 { prepared.ranks() } else { 1 };
         !buffers.is_in_place()
             && prepared.written_together() > STREAMING_BYTES / sharers
             && prepared.whole() >= LEAST_STREAMING_BYTES
@@ -324,21 +370,25 @@ impl Execution {
         let (windows, own, ranks) = (ground.windows, ground.windows.rank(), ground.windows.geometry().ranks);
         let len = span.len();
         let also = also.map(|place| self.place(ground, state, place, len));
-        let (changes_hands, from) = match sources {
-            Sources::Own => (false, None),
-            Sources::Slots => (ranks == 2, None),
-            Sources::Pairs { round } => (true, Some(state.uses + round)),
-        };
-        let source = |index: usize| {
-            if index == own {
-                return Source::Own;
+        let source = |index: usize| match sources {
+            _ if index == own => Source::Own,
+            Sources::Pairs { round } => {
+                Source::Shared(windows.pair(state.channel, index, own, state.uses + round, len))
             }
-            Source::Shared(match from {
-                Some(turn) => windows.pair(state.channel, index, own, turn, len),
-                None => windows.slot(state.channel, index, self.slot_turn(state, len), len),
-            })
+            Sources::Inputs => Source::Foreign(self.foreign(ground, index, self.places[index].input, span)),
+            Sources::Own | Sources::Slots => {
+                Source::Shared(windows.slot(state.channel, index, self.slot_turn(state, len), len))
+            }
         };
-        let hints = Hints { streaming: Self::streams(&call.prepared, buffers), take_ownership: changes_hands };
+        let hints = Hints {
+            // What others take from here must not leave the cache.
+            streaming: *sources != Sources::Inputs && Self::streams(&call.prepared, buffers),
+            take_ownership: match sources {
+                Sources::Own | Sources::Inputs => false,
+                Sources::Slots => ranks == 2,
+                Sources::Pairs { .. } => true,
+            },
+        };
         let fold = call.prepared.fold;
         match (sources, ranks) {
             (Sources::Own, _) => fold.fold(buffers, span.clone(), &[Source::Own], also, hints),
@@ -348,6 +398,55 @@ impl Execution {
                 fold.fold(buffers, span.clone(), &sources, also, hints);
             }
         }
+    }
+
+    /// A span of a buffer of another rank, which begins at this place of its arena.
+    fn foreign<'w, W: SharedWindows, P: Peers>(
+        &self,
+        ground: Ground<'w, W, P>,
+        owner: usize,
+        place: u64,
+        span: &Span,
+    ) -> kernels::ForeignBytes<'w> {
+        let start = u64::try_from(span.start).expect("a length in memory fits 64 bits");
+        let found = ground.windows.foreign(owner, place + start, span.len());
+        found.expect("the whole buffer was found to be there when the offers were heard, and what is mapped stays")
+    }
+
+    /// After `Meet`: hears the ranks' offers, and goes on in the way that follows from them on every rank. The error is the
+    /// rank that has written nonsense.
+    fn choose_way<W: SharedWindows, P: Peers>(
+        &mut self,
+        ground: Ground<'_, W, P>,
+        state: &ChannelState,
+        prepared: &Prepared,
+    ) -> core::result::Result<(), usize> {
+        let Some(ways) = &prepared.ways else { return Ok(()) };
+        let bytes = ways.direct.plan.shape.bytes;
+        match hear_all(ground.windows, state.channel, self.sequence, self.offer, bytes) {
+            Outcome::Nonsense(by) => Err(by),
+            Outcome::Direct(places) => {
+                self.places = places;
+                Ok(())
+            }
+            Outcome::Go(way) => {
+                if way == Way::Late {
+                    // The loop goes one step further.
+                    self.next_step = ways.late_step(self.way == Way::Staged) - 1;
+                }
+                self.way = way;
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends the epoch, since this member has written where it should not.
+    #[cold]
+    fn nonsense<W: SharedWindows, P: Peers>(&self, ground: Ground<'_, W, P>, call: &Call, by: usize) -> Error {
+        let cause = Cause::Failed { by: ground.view.world(by) };
+        ground.windows.abort(&cause);
+        ground.life.end(&ground.windows.aborted().unwrap_or(cause));
+        ground.life.error(self.site_of(ground.view, call), Duration::ZERO, true)
     }
 
     fn fold_and_stage<W: SharedWindows, P: Peers>(
@@ -459,14 +558,15 @@ impl Execution {
             let missing: Vec<_> = others(&|other| below(other, Counter::Verdict, self.sequence));
             return Waits { channel, needed: missing.clone(), missing };
         }
+        let course = call.prepared.course(self.way);
         let headerless = |other: usize| windows.header(channel, other, self.sequence).is_none();
         let meeting = self.unseen < windows.geometry().ranks;
         let unfinished = |other: usize| {
-            let mut awaits = call.prepared.last_awaits.iter();
+            let mut awaits = course.last_awaits.iter();
             (meeting && headerless(other))
                 || awaits.any(|(counter, round)| below(other, *counter, state.uses + round + 1))
         };
-        let missing = match call.prepared.plan.steps.get(self.next_step) {
+        let missing = match course.plan.steps.get(self.next_step) {
             Some(Step::Await { counter, round }) => others(&|other| below(other, *counter, state.uses + round + 1)),
             Some(Step::Meet) => others(&headerless),
             _ => Vec::new(),

@@ -9,6 +9,7 @@
 //! * [`lanes`]: one large call on several channels, so that several threads can work on it.
 //! * [`life`]: the life of a group: live, then closed or aborted with its first cause.
 //! * [`names`]: named calls: announcing, and the published order.
+//! * `offers`: whether a call can read all ranks' buffers where they are.
 //! * [`unnamed`] and [`named`]: the two lanes of a group, which own the queued calls of each kind.
 #![forbid(unsafe_code)]
 
@@ -18,6 +19,7 @@ pub mod lanes;
 pub mod life;
 pub mod named;
 pub mod names;
+mod offers;
 mod trouble;
 pub mod unnamed;
 
@@ -32,14 +34,17 @@ pub use unnamed::UnnamedLane;
 
 pub use core::task::Poll;
 
-use kernels::{Hints, SharedBytes, Source};
+use kernels::{ForeignBytes, Hints, SharedBytes, Source};
 use types::transport::{Clock, Peers, Windows};
 use types::{Buffers, DataType, Reduction};
 
 /// Windows whose memory the kernels can fold.
-pub trait SharedWindows: for<'a> Windows<View<'a> = SharedBytes<'a>> + 'static {}
+pub trait SharedWindows: for<'a> Windows<View<'a> = SharedBytes<'a>, Foreign<'a> = ForeignBytes<'a>> + 'static {}
 
-impl<T: for<'a> Windows<View<'a> = SharedBytes<'a>> + 'static> SharedWindows for T {}
+impl<T> SharedWindows for T where
+    T: for<'a> Windows<View<'a> = SharedBytes<'a>, Foreign<'a> = ForeignBytes<'a>> + 'static
+{
+}
 
 /// What a poll works with: the group as its members see it.
 #[allow(missing_debug_implementations, reason = "a bundle of borrows")]

@@ -6,10 +6,11 @@
 //!
 //! What the ranks must agree on (size, data type, reduction, the way of calling) follows from the seed and the number of the
 //! call; what they need not agree on (alignment, in place or not, the order of named calls, when results are looked at) from the
-//! rank too. Sizes go from nothing to 4 MiB, most of them small. Calls are blocking or submitted, named or not, and some run
+//! rank too, such as where its arrays are: some are in memory that all ranks read where it is. Sizes go from nothing to 4 MiB, most of them small. Calls are blocking or submitted, named or not, and some run
 //! while others are pending; now and then the ranks disagree, which must be a mismatch on all and lose nothing. A wrong element
 //! is printed with the command that repeats it. `ci/soak.sh` runs it with 2 to 8 ranks, and on one core.
 
+use std::ops::DerefMut;
 use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -74,6 +75,8 @@ struct Case {
     burst: usize,
     /// Whether the last rank asks for something else.
     mismatch: bool,
+    /// Whether all ranks have arrays that the others can read, or none; else each as it likes.
+    readable: Option<bool>,
 }
 
 impl Case {
@@ -89,7 +92,10 @@ impl Case {
         let (named, submitted) = (random.seldom(3), random.seldom(3));
         let burst = if named && submitted { 1 + random.below(MOST_PENDING) } else { 1 };
         let mismatch = !named && !submitted && random.seldom(200);
-        Case { number, dtype, reduction, count, named, submitted, burst, mismatch }
+        // To make such memory costs system calls: where it makes no difference, seldom.
+        let worth_it = bytes >= 512 << 10 || random.seldom(50);
+        let readable = if worth_it { [Some(true), Some(true), None][random.below(3)] } else { Some(false) };
+        Case { number, dtype, reduction, count, named, submitted, burst, mismatch, readable }
     }
 
     fn bytes(&self) -> usize {
@@ -130,10 +136,13 @@ impl Case {
     }
 }
 
+/// Private memory, or such that other ranks can read.
+type Bytes = Box<dyn DerefMut<Target = [u8]> + Send>;
+
 /// The memory of one call: any alignment, guards around the result.
 struct Memory {
-    input: Vec<u8>,
-    output: Vec<u8>,
+    input: Bytes,
+    output: Bytes,
     /// Where input and output begin, and how long they are.
     at: (usize, usize),
     bytes: usize,
@@ -141,16 +150,12 @@ struct Memory {
 }
 
 impl Memory {
-    fn new(random: &mut Random, input: &[u8]) -> Memory {
+    fn new(random: &mut Random, input: &[u8], mut room: impl FnMut(usize) -> Bytes) -> Memory {
         let bytes = input.len();
         let at = (random.below(65), GUARD + random.below(65));
-        let mut memory = Memory {
-            input: vec![0; at.0 + bytes],
-            output: vec![0xA5; at.1 + bytes + GUARD],
-            at,
-            bytes,
-            in_place: random.seldom(3),
-        };
+        let (input_room, output) = (room(at.0 + bytes), room(at.1 + bytes + GUARD));
+        let mut memory = Memory { input: input_room, output, at, bytes, in_place: random.seldom(3) };
+        memory.output.fill(0xA5);
         memory.input[at.0..].copy_from_slice(input);
         if memory.in_place {
             memory.output[at.1..at.1 + bytes].copy_from_slice(input);
@@ -189,6 +194,7 @@ struct Pending {
 }
 
 struct Soak {
+    communicator: Communicator,
     group: Group,
     seed: u64,
     rank: usize,
@@ -202,7 +208,15 @@ type Outcome = core::result::Result<(), String>;
 impl Soak {
     fn memory(&self, case: &Case, part: usize) -> Memory {
         let stream = u64::try_from(100 * (part + 1) + self.rank).expect("64 bits");
-        Memory::new(&mut Random::of(self.seed, case.number, stream), case.input(&self.pool, part, self.rank))
+        let mut own = Random::of(self.seed, case.number, 50_000 + stream);
+        let room = |bytes: usize| -> Bytes {
+            match case.readable.unwrap_or_else(|| own.seldom(2)) {
+                true => Box::new(self.communicator.empty(bytes).expect("a few MiB of memory")),
+                false => Box::new(vec![0; bytes]),
+            }
+        };
+        let input = case.input(&self.pool, part, self.rank);
+        Memory::new(&mut Random::of(self.seed, case.number, stream), input, room)
     }
 
     fn failed(&self, case: &Case, what: &str) -> String {
@@ -314,7 +328,8 @@ fn pool(seed: u64) -> Vec<u8> {
 fn soak(calls: u64, seed: u64) -> Outcome {
     let communicator = Communicator::init(InitOptions::default()).map_err(|error| error.to_string())?;
     let (rank, ranks) = (communicator.rank().index(), communicator.size());
-    let mut soak = Soak { group: communicator.world(), seed, rank, ranks, pool: pool(seed), pending: Vec::new() };
+    let (group, pool) = (communicator.world(), pool(seed));
+    let mut soak = Soak { communicator, group, seed, rank, ranks, pool, pending: Vec::new() };
     for number in 0..calls {
         soak.run(&Case::new(seed, number))?;
     }

@@ -71,6 +71,10 @@ impl Communicator {
         Ok(Communicator { inner: Arc::new(Inner { world, all }) })
     }
 
+    pub(crate) fn shared_world(&self) -> &World {
+        &self.inner.world
+    }
+
     /// What the communicator was made with.
     #[must_use]
     pub fn config(&self) -> &Config {

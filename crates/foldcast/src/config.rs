@@ -85,6 +85,11 @@ pub struct Config {
     /// How many bytes of results that nobody holds any more a front end may keep for the next ones. `FOLDCAST_POOL_BYTES`,
     /// 256 MiB.
     pub pool_bytes: usize,
+    /// How much memory that other ranks can read where it is this process may have at most ([`Communicator::empty`]); `None`:
+    /// as much as the machine has. `FOLDCAST_ARENA_BYTES`.
+    ///
+    /// [`Communicator::empty`]: crate::Communicator::empty
+    pub arena_bytes: Option<usize>,
 }
 
 /// Where the costs that decide between algorithms are. They matter in groups whose first member this rank is.
@@ -182,6 +187,7 @@ impl Config {
             costs: costs(env)?,
             algorithm: algorithm(env)?,
             pool_bytes: number(env, "FOLDCAST_POOL_BYTES")?.unwrap_or(256 << 20),
+            arena_bytes: number(env, "FOLDCAST_ARENA_BYTES")?,
         })
     }
 
@@ -458,6 +464,8 @@ mod tests {
         }
         assert_eq!((config.pool_bytes, read(&[("FOLDCAST_POOL_BYTES", "0")]).unwrap().pool_bytes), (256 << 20, 0));
         assert!(refusal(&[("FOLDCAST_POOL_BYTES", "1G")]).contains("\"1G\""));
+        assert_eq!((config.arena_bytes, read(&[("FOLDCAST_ARENA_BYTES", "8")]).unwrap().arena_bytes), (None, Some(8)));
+        assert!(refusal(&[("FOLDCAST_ARENA_BYTES", "-1")]).contains("FOLDCAST_ARENA_BYTES"));
         for name in plan::all_reduce_algorithms() {
             assert_eq!(read(&[("FOLDCAST_ALGO", name)]).unwrap().algorithm, Some(name));
         }

@@ -1,6 +1,6 @@
 use crate::dispatch;
 use crate::fold::Hints;
-use crate::shared::SharedBytes;
+use crate::shared::{ForeignBytes, SharedBytes};
 
 /// Copies this rank's bytes into shared memory.
 ///
@@ -27,6 +27,16 @@ pub fn copy_out(to: &mut [u8], from: SharedBytes<'_>) {
 pub fn copy_out_with(to: &mut [u8], from: SharedBytes<'_>, hints: Hints) {
     assert!(to.len() == from.len(), "{} shared bytes to copy into {} bytes", from.len(), to.len());
     // SAFETY: both have this length; they do not overlap, because no reference to shared memory exists.
+    unsafe { (dispatch::table().copy)(to.as_mut_ptr(), from.as_ptr(), to.len(), hints) }
+}
+
+/// Copies memory of another process to where only this rank writes, with hints as for [`copy_out_with`].
+///
+/// # Panics
+/// If the lengths differ.
+pub fn take(to: &mut [u8], from: ForeignBytes<'_>, hints: Hints) {
+    assert!(to.len() == from.len(), "{} foreign bytes to copy into {} bytes", from.len(), to.len());
+    // SAFETY: both have this length; they do not overlap, because no reference to foreign memory exists.
     unsafe { (dispatch::table().copy)(to.as_mut_ptr(), from.as_ptr(), to.len(), hints) }
 }
 

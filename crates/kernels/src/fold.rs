@@ -7,7 +7,7 @@ use crate::dispatch::{self, Kernel, Level, LevelError};
 use crate::environment::Environment;
 use crate::generic::FoldJob;
 use crate::run;
-use crate::shared::SharedBytes;
+use crate::shared::{ForeignBytes, SharedBytes};
 
 /// Where one rank's contribution to a fold is.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +16,8 @@ pub enum Source<'a> {
     Own,
     /// Another rank's bytes (or this one's, staged); as long as the span.
     Shared(SharedBytes<'a>),
+    /// Another rank's input where it is; as long as the span.
+    Foreign(ForeignBytes<'a>),
 }
 
 /// What the caller knows about the memory. No hint changes a result.
@@ -127,6 +129,10 @@ impl Fold {
                 Source::Shared(bytes) => {
                     assert!(bytes.len() == len, "a source of {} bytes for a span of {len}", bytes.len());
                     bytes.as_ptr().cast_const()
+                }
+                Source::Foreign(bytes) => {
+                    assert!(bytes.len() == len, "a source of {} bytes for a span of {len}", bytes.len());
+                    bytes.as_ptr()
                 }
             };
         }

@@ -23,7 +23,7 @@ mod generic;
 mod run;
 mod shared;
 
-pub use copy::{copy_in, copy_out, copy_out_with, finish_streaming};
+pub use copy::{copy_in, copy_out, copy_out_with, finish_streaming, take};
 pub use dispatch::{Level, LevelError, dispatch, force};
 pub use fold::{Fold, Hints, Source};
-pub use shared::SharedBytes;
+pub use shared::{ForeignBytes, SharedBytes};

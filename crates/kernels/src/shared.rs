@@ -73,6 +73,62 @@ impl<'a> SharedBytes<'a> {
     }
 }
 
+/// Memory that its owner, another process, may write at any time, and that this process can only read.
+///
+/// As for [`SharedBytes`], no `&[u8]` is ever formed over it, and nothing that is read is used as an index, a length or a
+/// pointer.
+#[derive(Clone, Copy)]
+pub struct ForeignBytes<'a> {
+    ptr: *const u8,
+    len: usize,
+    memory: PhantomData<&'a [AtomicU8]>,
+}
+
+// SAFETY: it stands for a `&[AtomicU8]`, which may be sent to another thread.
+unsafe impl Send for ForeignBytes<'_> {}
+// SAFETY: it stands for a `&[AtomicU8]`, which threads may share.
+unsafe impl Sync for ForeignBytes<'_> {}
+
+impl<'a> ForeignBytes<'a> {
+    /// The `len` bytes from `ptr` on.
+    ///
+    /// # Safety
+    /// For all of `'a` the bytes must be mapped for reading, and no Rust reference to them may exist other than to atomics.
+    #[must_use]
+    pub const unsafe fn from_raw(ptr: *const u8, len: usize) -> ForeignBytes<'a> {
+        ForeignBytes { ptr, len, memory: PhantomData }
+    }
+
+    /// Memory shared between the threads of this process: for tests and simulated worlds.
+    #[must_use]
+    pub fn from_atomics(bytes: &'a [AtomicU8]) -> ForeignBytes<'a> {
+        ForeignBytes { ptr: bytes.as_ptr().cast(), len: bytes.len(), memory: PhantomData }
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where it starts.
+    pub(crate) const fn as_ptr(self) -> *const u8 {
+        self.ptr
+    }
+}
+
+impl fmt::Debug for ForeignBytes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ForeignBytes({} bytes)", self.len)
+    }
+}
+
 impl fmt::Debug for SharedBytes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SharedBytes({} bytes)", self.len)

@@ -41,6 +41,7 @@ register! {
     flat::Flat,
     one_shot::OneShot,
     reduce_scatter_allgather::ReduceScatterAllgather,
+    direct::Direct,
     all_gather::AllGather,
     broadcast::Broadcast,
 }
@@ -50,6 +51,20 @@ fn chunk_of(span: &Span, chunk: usize, round: u64) -> Span {
     let skip = usize::try_from(round).ok().and_then(|round| round.checked_mul(chunk)).unwrap_or(usize::MAX);
     let start = span.start.saturating_add(skip).min(span.end);
     start..start.saturating_add(chunk).min(span.end)
+}
+
+/// What rank `owner` reduces in a round, where each reduces a piece of the whole: the pieces are equal for all ranks but the
+/// last ones, and whole cache lines and elements.
+fn chunk_of_piece(shape: &Shape, owner: usize, round: u64) -> Span {
+    let bytes = piece_bytes(shape);
+    let start = owner.saturating_mul(bytes).min(shape.bytes);
+    let piece = start..start.saturating_add(bytes).min(shape.bytes);
+    chunk_of(&piece, shape.chunk(), round)
+}
+
+/// Bytes of the first rank's piece, which is the largest.
+fn piece_bytes(shape: &Shape) -> usize {
+    shape.bytes.div_ceil(shape.ranks).next_multiple_of(shape.unit())
 }
 
 /// The other ranks, beginning with the next one: so that not all turn to the same rank at once.

@@ -82,6 +82,8 @@ pub fn algorithm(name: &str) -> Option<&'static dyn Algorithm> {
 #[must_use]
 pub fn all_reduce_algorithms() -> Vec<&'static str> {
     let shapes = [1, 2, 3].map(|ranks| Shape::all_reduce(ranks, 8, 8));
+    let shapes = shapes.iter().flat_map(|shape| [shape.clone(), Shape { readable: true, ..shape.clone() }]);
+    let shapes: Vec<Shape> = shapes.collect();
     let reduces = |algorithm: &&&dyn Algorithm| shapes.iter().any(|shape| algorithm.applies(shape));
     ALGORITHMS.iter().filter(reduces).map(|algorithm| algorithm.name()).collect()
 }

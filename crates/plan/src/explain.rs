@@ -99,7 +99,7 @@ fn call(shape: &Shape) -> String {
     match shape.kind {
         OpKind::Barrier => shape.kind.to_string(),
         kind => format!(
-            "{kind} of {} elements of {} bytes ({}){}",
+            "{kind} of {} elements of {} bytes ({}){}{}",
             shape.bytes / shape.element,
             shape.element,
             bytes(shape.bytes),
@@ -111,7 +111,8 @@ fn call(shape: &Shape) -> String {
                     let size = |piece: Option<&usize>| bytes(piece.copied().unwrap_or_default());
                     format!(" in pieces of {} to {}", size(least), size(most))
                 }
-            }
+            },
+            if shape.readable { " in memory that all ranks can read" } else { "" },
         ),
     }
 }
@@ -164,8 +165,13 @@ impl Traffic {
                     sum.folded += span.len() * 2;
                     sum.written += stage.as_ref().map_or(0, |(staged, _)| staged.len());
                 }
-                Step::Collect { span, .. } => sum.read += span.len(),
-                Step::Keep { .. } | Step::Announce | Step::Meet | Step::Publish { .. } | Step::Await { .. } => {}
+                Step::Collect { span, .. } | Step::Take { span, .. } => sum.read += span.len(),
+                Step::Keep { .. }
+                | Step::Offer
+                | Step::Announce
+                | Step::Meet
+                | Step::Publish { .. }
+                | Step::Await { .. } => {}
             }
         }
         sum

@@ -49,28 +49,37 @@ pub struct Shape {
     pub element: usize,
     /// The group's areas.
     pub geometry: Geometry,
+    /// Whether every rank can read the buffers of all others where they are.
+    pub readable: bool,
 }
 
 impl Shape {
+    /// Smaller calls do not ask whether buffers can be read where they are: whoever writes his input anew, and reads the
+    /// result, must then fetch lines back from other cores, which costs as much as the staging that it saves.
+    pub const LEAST_READABLE_BYTES: usize = 512 << 10;
+
     /// An allreduce over the areas that a group of this many ranks has by default.
     #[must_use]
     pub const fn all_reduce(ranks: usize, bytes: usize, element: usize) -> Shape {
         let shares = Shares::All;
-        Shape { kind: OpKind::AllReduce, ranks, bytes, shares, element, geometry: Geometry::of(ranks) }
+        let geometry = Geometry::of(ranks);
+        Shape { kind: OpKind::AllReduce, ranks, bytes, shares, element, geometry, readable: false }
     }
 
     /// A barrier over the areas that a group of this many ranks has by default.
     #[must_use]
     pub const fn barrier(ranks: usize) -> Shape {
         let shares = Shares::All;
-        Shape { kind: OpKind::Barrier, ranks, bytes: 0, shares, element: 1, geometry: Geometry::of(ranks) }
+        let geometry = Geometry::of(ranks);
+        Shape { kind: OpKind::Barrier, ranks, bytes: 0, shares, element: 1, geometry, readable: false }
     }
 
     /// A broadcast over the areas that a group of this many ranks has by default.
     #[must_use]
     pub const fn broadcast(ranks: usize, root: usize, bytes: usize, element: usize) -> Shape {
         let shares = Shares::Root(root);
-        Shape { kind: OpKind::Broadcast, ranks, bytes, shares, element, geometry: Geometry::of(ranks) }
+        let geometry = Geometry::of(ranks);
+        Shape { kind: OpKind::Broadcast, ranks, bytes, shares, element, geometry, readable: false }
     }
 
     /// An allgather of pieces of so many bytes, one for each rank, over the areas that a group of this many ranks has by
@@ -80,7 +89,15 @@ impl Shape {
         let pieces: Arc<[usize]> = pieces.into();
         let (ranks, bytes) = (pieces.len(), pieces.iter().sum());
         let shares = Shares::Pieces(pieces);
-        Shape { kind: OpKind::AllGather, ranks, bytes, shares, element, geometry: Geometry::of(ranks) }
+        let geometry = Geometry::of(ranks);
+        Shape { kind: OpKind::AllGather, ranks, bytes, shares, element, geometry, readable: false }
+    }
+
+    /// The same call of ranks that can read each other's buffers, if it is one in which they ask.
+    #[must_use]
+    pub fn in_readable_memory(&self) -> Shape {
+        let asks = self.kind == OpKind::AllReduce && self.ranks > 1 && self.bytes >= Shape::LEAST_READABLE_BYTES;
+        Shape { readable: asks, ..self.clone() }
     }
 
     /// The bytes of the whole that a rank gives: the others of its input, if it has such, are not read.
@@ -177,7 +194,7 @@ fn id(algorithm: &str, shape: &Shape) -> u64 {
         Shares::Root(root) => vec![*root],
         Shares::Pieces(pieces) => pieces.to_vec(),
     };
-    for size in sizes.into_iter().chain([shares.len()]).chain(shares) {
+    for size in sizes.into_iter().chain([usize::from(shape.readable), shares.len()]).chain(shares) {
         bytes.extend(u64::try_from(size).unwrap_or(u64::MAX).to_le_bytes());
     }
     bytes.extend(algorithm.as_bytes());

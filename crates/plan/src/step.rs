@@ -37,6 +37,8 @@ pub enum Sources {
         /// Round of the call.
         round: u64,
     },
+    /// The input of every rank, where it is: only of ranks that can read each other's buffers.
+    Inputs,
 }
 
 /// One step of a rank's plan. Steps run in order; only [`Meet`](Step::Meet) and [`Await`](Step::Await) wait.
@@ -50,9 +52,13 @@ pub enum Step {
         /// Where to.
         to: Place,
     },
+    /// Says in the own slot where this rank's buffers are and whether it can read those of all others. Once a call, before
+    /// `Announce`; such a call has no other use for its slots.
+    Offer,
     /// Publishes the header of this call: whoever sees it sees all that this rank wrote before.
     Announce,
-    /// Waits for every rank's header of this call, and compares them. Nothing counts before.
+    /// Waits for every rank's header of this call, and compares them; then, in a call with offers, reads them. Nothing counts
+    /// before.
     Meet,
     /// Sets the own counter to `use count + round + 1`: whoever sees it sees all that this rank wrote before.
     Publish {
@@ -102,6 +108,13 @@ pub enum Step {
         /// Round of the call.
         round: u64,
     },
+    /// `output[span]` = `output[span]` of rank `from`, which has it already.
+    Take {
+        /// What is written.
+        span: Span,
+        /// Whose output.
+        from: usize,
+    },
 }
 
 impl fmt::Display for Place {
@@ -120,6 +133,7 @@ impl fmt::Display for Sources {
             Sources::Own => f.write_str("own input"),
             Sources::Slots => f.write_str("own input and all slots"),
             Sources::Pairs { round } => write!(f, "own input and hand-over buffers, round {round}"),
+            Sources::Inputs => f.write_str("all inputs where they are"),
         }
     }
 }
@@ -128,6 +142,7 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Step::Stage { span, to } => write!(f, "Stage input {span:?} to {to}"),
+            Step::Offer => f.write_str("Offer own buffers"),
             Step::Announce => f.write_str("Announce"),
             Step::Meet => f.write_str("Meet"),
             Step::Publish { counter, round } => write!(f, "Publish {counter:?} round {round}"),
@@ -148,6 +163,7 @@ impl fmt::Display for Step {
             Step::Collect { span, from, round } => {
                 write!(f, "Collect output {span:?} from gather buffer of rank {from}, round {round}")
             }
+            Step::Take { span, from } => write!(f, "Take output {span:?} from output of rank {from}"),
         }
     }
 }

@@ -117,7 +117,7 @@ fn a_forced_algorithm_is_taken_where_it_applies() {
     assert_eq!(chosen("flat", 2, 32 << 10), "flat");
     assert_eq!(chosen("flat", 2, 64 << 10), "one_shot");
     assert_eq!(forced("one_shot").select(&Shape::barrier(2)).name(), "flat");
-    assert_eq!(all_reduce_algorithms(), ["local", "flat", "one_shot", "reduce_scatter_allgather"]);
+    assert_eq!(all_reduce_algorithms(), ["local", "flat", "one_shot", "reduce_scatter_allgather", "direct"]);
     let why = |name, ranks| Explanation::of(&Shape::all_reduce(ranks, 8, 4), &forced(name)).why;
     assert!(why("one_shot", 2).starts_with("it is forced; predicted "), "{}", why("one_shot", 2));
     let other = why("one_shot", 3);
@@ -240,6 +240,7 @@ fn whatever_changes_the_plan_changes_its_identity() {
         Shape { ranks: 3, ..base.clone() },
         Shape { bytes: 4100, ..base.clone() },
         Shape { element: 8, ..base.clone() },
+        Shape { readable: true, ..base.clone() },
         Shape { shares: Shares::Root(0), ..base.clone() },
         Shape { shares: Shares::Root(1), ..base.clone() },
         Shape { shares: Shares::Pieces([4000, 96].into()), ..base.clone() },

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{small, small_broadcast, small_gather, small_shape};
+use common::{small, small_broadcast, small_gather, small_readable, small_shape};
 use foldcast_plan::verify::{self, Call, Fault, Start, Violation};
 use foldcast_plan::{ALGORITHMS, Place, Plan, Shape, Sources, Step, select};
 use proptest::prelude::*;
@@ -31,9 +31,11 @@ fn bases() -> Vec<Call> {
     ];
     let mut calls = Vec::new();
     for (ranks, bytes) in sizes {
-        let shape = small_shape(ranks, bytes);
-        let applicable = ALGORITHMS.iter().filter(|algorithm| algorithm.applies(&shape));
-        calls.extend(applicable.map(|algorithm| Call::of(*algorithm, &shape)));
+        for (shape, readable) in [(small_shape(ranks, bytes), false), (small_readable(ranks, bytes), true)] {
+            let applicable = ALGORITHMS.iter().filter(|algorithm| algorithm.applies(&shape));
+            let new = applicable.filter(|algorithm| !readable || !algorithm.applies(&small_shape(ranks, bytes)));
+            calls.extend(new.map(|algorithm| Call::of(*algorithm, &shape)));
+        }
     }
     let moves = [
         small_broadcast(1, 0, 40),
@@ -84,10 +86,27 @@ fn can_be_left_out(plan: &Plan, index: usize) -> bool {
         Step::Publish { counter, .. }
             if *counter == Counter::Staged || plan.algorithm == "reduce_scatter_allgather" =>
         {
-            plan.steps[index + 1..].iter().any(|step| matches!(step, Step::Publish { .. }))
+            let same = |step: &Step| matches!(step, Step::Publish { counter: other, .. } if other == counter);
+            plan.steps[index + 1..].iter().any(same)
         }
-        // Whose piece has nothing in the next round waits for the others all the same, and uses nothing of theirs.
+        // Whose piece has nothing in the round, or the next one, waits for the others all the same, and uses nothing of theirs.
+        Step::Await { counter: Counter::Staged, round } => {
+            plan.algorithm == "reduce_scatter_allgather" && !folds(*round)
+        }
+        // The last one says "I read nothing of yours any more" to those of whom something was taken in the last two rounds:
+        // of what was taken before, an earlier one has said so.
+        Step::Await { counter: Counter::Folded, round } if plan.algorithm == "direct" => {
+            let after = &plan.steps[index + 1..];
+            let is_last = *round + 1 == plan.rounds;
+            let folds = plan.steps.iter().filter(|step| matches!(step, Step::Fold { .. })).count();
+            let gives = folds > 0 && u64::try_from(folds).unwrap() + 2 >= plan.rounds;
+            let takes = after.iter().take_while(|step| !matches!(step, Step::Await { .. }));
+            let takes = takes.filter(|step| matches!(step, Step::Take { .. })).count() > 0;
+            if is_last { !gives } else { !takes }
+        }
         Step::Await { counter: Counter::Folded, round } => !collects(*round) && !folds(round + 1),
+        // As for `Staged` above: but for the last one.
+        Step::Publish { counter: Counter::Folded, round } => plan.algorithm == "direct" && round + 1 < plan.rounds,
         _ => false,
     }
 }
@@ -163,7 +182,8 @@ fn shift_span(step: &mut Step, start: i64, end: i64) {
     | Step::Fold { span, .. }
     | Step::FoldAndStage { span, .. }
     | Step::Keep { span }
-    | Step::Collect { span, .. } = step
+    | Step::Collect { span, .. }
+    | Step::Take { span, .. } = step
     {
         *span = moved(span.start, start)..moved(span.end, end);
     }
@@ -179,7 +199,13 @@ fn shift_round(step: &mut Step, by: i64) {
         | Step::Await { round, .. }
         | Step::FoldAndStage { round, .. }
         | Step::Collect { round, .. } => round,
-        Step::Stage { to: Slot, .. } | Step::Keep { .. } | Step::Fold { .. } | Step::Announce | Step::Meet => return,
+        Step::Stage { to: Slot, .. }
+        | Step::Keep { .. }
+        | Step::Fold { .. }
+        | Step::Take { .. }
+        | Step::Offer
+        | Step::Announce
+        | Step::Meet => return,
     };
     *round = round.saturating_add_signed(by.signum());
 }
@@ -187,7 +213,7 @@ fn shift_round(step: &mut Step, by: i64) {
 fn shift_rank(step: &mut Step, by: i64) {
     let rank = match step {
         Step::Stage { to: Place::Pair { reader, .. }, .. } => reader,
-        Step::Collect { from, .. } => from,
+        Step::Collect { from, .. } | Step::Take { from, .. } => from,
         _ => return,
     };
     *rank = rank.saturating_add_signed(isize::try_from(by.signum()).expect("one"));

@@ -4,7 +4,7 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::{algorithm, small, small_broadcast, small_gather, small_shape, ways_to_cut};
+use common::{algorithm, small, small_broadcast, small_gather, small_readable, small_shape, ways_to_cut};
 use foldcast_plan::verify::{self, Call, Start};
 use foldcast_plan::{ALGORITHMS, Shape, select};
 use types::OpKind;
@@ -26,7 +26,8 @@ fn sizes(geometry: &Geometry, element: usize) -> Vec<usize> {
 /// Calls of every kind that has a payload, of about this many bytes.
 fn shapes(geometry: Geometry, bytes: usize, element: usize) -> Vec<Shape> {
     let ranks = geometry.ranks;
-    let mut shapes = vec![Shape::all_reduce(ranks, bytes, element)];
+    let all_reduce = Shape::all_reduce(ranks, bytes, element);
+    let mut shapes = vec![all_reduce.clone(), Shape { readable: true, ..all_reduce }];
     let mut roots = vec![0, ranks - 1];
     roots.dedup();
     if element == 2 || element == 4 {
@@ -148,6 +149,8 @@ fn areas_of_odd_sizes_are_used_rightly() {
 #[test]
 fn many_calls_back_to_back_are_right() {
     for (name, shape) in [
+        ("direct", small_readable(2, 500)),
+        ("direct", small_readable(5, 700)),
         ("flat", small_shape(2, 96)),
         ("flat", small_shape(5, 33)),
         ("one_shot", small_shape(2, 700)),
@@ -171,6 +174,9 @@ fn memory_stays_within_the_areas_of_the_group() {
     assert_eq!(touched("broadcast", small_broadcast(4, 1, 2000)), 4 * 2 + 2);
     assert_eq!(touched("all_gather", small_gather(&[31 * 64, 0, 64, 1])), 4 * 2 + 3 * 2);
     assert_eq!(touched("reduce_scatter_allgather", small_shape(4, 2000)), 4 * 2 + 6 * 2 + 4 * 2);
+    // Slots for the offers, with their headers, and what the programs gave.
+    assert_eq!(touched("direct", small_readable(2, 2000)), 2 * 2 + 2);
+    assert_eq!(touched("direct", small_readable(4, 2000)), 4 * 2 * 2 + 4);
 }
 
 #[test]

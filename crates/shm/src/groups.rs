@@ -14,6 +14,7 @@ use types::error::NotInGroup;
 use types::transport::Geometry;
 use types::{CallSite, Error, GroupName, Rank, Result, digest};
 
+use crate::arena;
 use crate::windows::GroupWindows;
 use crate::world::World;
 
@@ -117,6 +118,40 @@ impl Request {
 
 /// A request that the monitor is to carry out.
 #[derive(Clone)]
+pub(crate) enum Wish {
+    /// For the memory of a group.
+    Group(Ask),
+    /// For the arena of a rank.
+    Arena(Rank),
+}
+
+impl Wish {
+    /// Whom to ask.
+    pub(crate) fn host(&self) -> Rank {
+        match self {
+            Wish::Group(ask) => ask.host(),
+            Wish::Arena(of) => *of,
+        }
+    }
+
+    /// What to ask for.
+    pub(crate) fn identity(&self) -> u128 {
+        match self {
+            Wish::Group(ask) => ask.key.identity(),
+            Wish::Arena(_) => arena::IDENTITY,
+        }
+    }
+
+    pub(crate) fn is_wanted(&self) -> bool {
+        match self {
+            Wish::Group(ask) => ask.is_wanted(),
+            Wish::Arena(_) => true,
+        }
+    }
+}
+
+/// A request for the memory of a group.
+#[derive(Clone)]
 pub(crate) struct Ask {
     pub(crate) key: GroupKey,
     pub(crate) since: Instant,
@@ -152,7 +187,7 @@ struct Offer {
     waiting_for: Vec<Rank>,
 }
 
-/// What to tell a member that asks.
+/// What to tell a rank that asks.
 pub(crate) enum Answer {
     Granted(OwnedFd),
     /// The group is gone; or could not be made, and this is why.
@@ -165,7 +200,7 @@ pub(crate) enum Answer {
 pub(crate) struct Desk {
     offers: HashMap<u128, Offer>,
     refused: VecDeque<(u128, Option<String>)>,
-    asks: Vec<Ask>,
+    asks: Vec<Wish>,
 }
 
 impl fmt::Debug for Desk {
@@ -175,8 +210,19 @@ impl fmt::Debug for Desk {
 }
 
 impl Desk {
-    pub(crate) fn take_asks(&mut self) -> Vec<Ask> {
+    pub(crate) fn take_asks(&mut self) -> Vec<Wish> {
         core::mem::take(&mut self.asks)
+    }
+
+    pub(crate) fn want_arena(&mut self, of: Rank) {
+        self.asks.push(Wish::Arena(of));
+    }
+
+    /// Offers memory to these ranks.
+    pub(crate) fn offer(&mut self, key: u128, memory: OwnedFd, waiting_for: Vec<Rank>) {
+        if !waiting_for.is_empty() {
+            self.offers.insert(key, Offer { memory, waiting_for });
+        }
     }
 
     /// What to tell a member that asks for the memory of group `key`.
@@ -227,7 +273,8 @@ impl World {
         } else if key.ranks()[0] == self.rank() {
             cell.put(self.offer_group(&key, lanes, settings));
         } else {
-            self.desk().asks.push(Ask { key, since: Instant::now(), cell: Arc::downgrade(&cell) });
+            let ask = Ask { key, since: Instant::now(), cell: Arc::downgrade(&cell) };
+            self.desk().asks.push(Wish::Group(ask));
             self.ring_bell();
         }
         Request(cell)
@@ -262,7 +309,7 @@ impl World {
         desk.refused.retain(|(refused, _)| *refused != identity);
         let windows = match made {
             Ok((windows, memory)) => {
-                desk.offers.insert(identity, Offer { memory, waiting_for });
+                desk.offer(identity, memory, waiting_for);
                 Ok(windows)
             }
             Err(error) => {

@@ -15,6 +15,8 @@ pub mod primitive;
 
 // Only the modules above are checked by loom, whose atomics cannot lie in shared memory.
 #[cfg(not(loom))]
+mod arena;
+#[cfg(not(loom))]
 pub mod crew;
 #[cfg(not(loom))]
 mod death;
@@ -43,6 +45,8 @@ mod wire;
 #[cfg(not(loom))]
 pub mod world;
 
+#[cfg(not(loom))]
+pub use arena::Piece;
 #[cfg(not(loom))]
 pub use crew::Crew;
 #[cfg(not(loom))]

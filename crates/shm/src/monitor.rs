@@ -1,5 +1,5 @@
 //! The watch over the other processes of the host, run on one thread of its own: their ends, the launcher's notices, and
-//! the requests for group memory.
+//! the requests for group memory and arenas.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,7 +13,7 @@ use types::transport::Fate;
 use types::{Ending, Error, Rank, Result};
 
 use crate::death::Life;
-use crate::groups::{Answer, Ask};
+use crate::groups::{Answer, Ask, Wish};
 use crate::launcher::{Client, die_with_launcher};
 use crate::retry::retry;
 use crate::socket::{Packet, accept_from, connect_to, own_user, peer_of, receive, send};
@@ -40,7 +40,7 @@ const LAUNCHER: u64 = 2;
 /// The lives of ranks have the keys from here on, the connections those after them.
 const FIRST_LIFE: u64 = 3;
 
-/// Somebody who asks this process for a group's memory.
+/// Somebody who asks this process for a group's memory, or its arena.
 struct Caller {
     socket: OwnedFd,
     since: Instant,
@@ -49,7 +49,7 @@ struct Caller {
 
 /// A request of this process, on its way.
 struct Asking {
-    ask: Ask,
+    wish: Wish,
     /// `None` until it could be sent, and again when the connection was lost.
     socket: Option<OwnedFd>,
     /// When to try to send it.
@@ -135,8 +135,10 @@ impl Monitor {
             self.step();
         }
         let left = self.world.desk().take_asks();
-        for ask in left.iter().chain(self.askings.values().map(|asking| &asking.ask)) {
-            ask.answer(&self.world, Err(Error::Closed { what: format!("group '{}'", ask.key.name()) }));
+        for wish in left.iter().chain(self.askings.values().map(|asking| &asking.wish)) {
+            if let Wish::Group(ask) = wish {
+                ask.answer(&self.world, Err(Error::Closed { what: format!("group '{}'", ask.key.name()) }));
+            }
         }
     }
 
@@ -324,17 +326,17 @@ impl Monitor {
     /// Takes new requests from the desk, and sends those that could not be sent so far.
     fn send_asks(&mut self) {
         let new = self.world.desk().take_asks();
-        for ask in new {
+        for wish in new {
             let key = self.next_key;
             self.next_key += 1;
-            self.askings.insert(key, Asking { ask, socket: None, due: Instant::now() });
+            self.askings.insert(key, Asking { wish, socket: None, due: Instant::now() });
         }
         let due = |asking: &Asking| asking.socket.is_none() && asking.due <= Instant::now();
         let keys: Vec<u64> = self.askings.iter().filter(|(_, asking)| due(asking)).map(|(key, _)| *key).collect();
         for key in keys {
             let Some(mut asking) = self.askings.remove(&key) else { continue };
             // Refused, or no room here: its end, if it is that, is told by its handle.
-            let sent = self.send_ask(&asking.ask).ok();
+            let sent = self.send_ask(&asking.wish).ok();
             let watched = sent.and_then(|socket| self.watch(&socket).map(|key| (key, socket)));
             let key = watched.as_ref().map_or(key, |(key, _)| *key);
             asking.due = Instant::now() + RETRY;
@@ -343,12 +345,12 @@ impl Monitor {
         }
     }
 
-    fn send_ask(&self, ask: &Ask) -> rustix::io::Result<OwnedFd> {
-        let socket = connect_to(&self.world.addresses[ask.host().index()].0)?;
+    fn send_ask(&self, wish: &Wish) -> rustix::io::Result<OwnedFd> {
+        let socket = connect_to(&self.world.addresses[wish.host().index()].0)?;
         if peer_of(&socket)?.0 != own_user() {
             return Err(Errno::PERM);
         }
-        let message = Message::Ask { key: ask.key.identity(), rank: self.world.rank().0 };
+        let message = Message::Ask { key: wish.identity(), rank: self.world.rank().0 };
         send(&socket, &message.encode(), &[])?;
         Ok(socket)
     }
@@ -365,28 +367,31 @@ impl Monitor {
                 return;
             }
         };
-        let result = read_answer(&self.world, &asking.ask, packet);
-        asking.ask.answer(&self.world, result);
+        match &asking.wish {
+            Wish::Group(ask) => ask.answer(&self.world, read_answer(&self.world, ask, packet)),
+            Wish::Arena(of) => self.world.take_arena(*of, read_arena(packet)),
+        }
         self.askings.remove(&key);
     }
 
     /// Ends the requests to processes that are gone, and forgets those that nobody wants any more.
     fn settle_asks(&mut self) {
         // What a process sent before it ended still counts.
-        let gone = |asking: &Asking| self.world.fate(asking.ask.host()) != Fate::Alive;
+        let gone = |asking: &Asking| self.world.fate(asking.wish.host()) != Fate::Alive;
         let keys: Vec<u64> = self.askings.iter().filter(|(_, asking)| gone(asking)).map(|(key, _)| *key).collect();
         for key in keys {
             self.hear_answer(key);
         }
         let world = &self.world;
         self.askings.retain(|_, asking| {
-            let ask = &asking.ask;
-            match world.fate(ask.host()) {
-                Fate::Alive => ask.is_wanted(),
-                Fate::Gone(ending) => {
+            match (world.fate(asking.wish.host()), &asking.wish) {
+                (Fate::Alive, wish) => wish.is_wanted(),
+                (Fate::Gone(ending), Wish::Group(ask)) => {
                     ask.answer(world, Err(lost(world, ask, ending)));
                     false
                 }
+                // Nobody will call with it any more.
+                (Fate::Gone(_), Wish::Arena(_)) => false,
             }
         });
     }
@@ -415,6 +420,14 @@ fn read_answer(world: &Arc<World>, ask: &Ask, packet: Packet) -> Result<GroupWin
         Ok(_) | Err(_) => {
             Err(Error::resource(wanted(), "an answer of another kind", "see that all ranks run the same version"))
         }
+    }
+}
+
+/// The arena in an answer, or why there is none.
+fn read_arena(packet: Packet) -> core::result::Result<OwnedFd, String> {
+    match Message::decode(&packet.bytes) {
+        Ok(Message::Granted) => packet.descriptors.into_iter().next().ok_or_else(|| "its descriptor was lost".into()),
+        _ => Err("an answer of another kind".into()),
     }
 }
 

@@ -67,7 +67,7 @@ impl Segment {
         retry(|| ftruncate(&fd, bytes)).map_err(refused)?;
         // Whoever maps it can then touch all of it for ever: no SIGBUS.
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).map_err(refused)?;
-        Ok((Segment::map(&fd, len, home).map_err(refused)?, fd))
+        Ok((Segment::map(&fd, len, home, ProtFlags::READ | ProtFlags::WRITE).map_err(refused)?, fd))
     }
 
     /// Maps a segment that another process made.
@@ -86,7 +86,26 @@ impl Segment {
                 "see that all ranks run the same version",
             ));
         }
-        Segment::map(&fd, len, home).map_err(refused)
+        Segment::map(&fd, len, home, ProtFlags::READ | ProtFlags::WRITE).map_err(refused)
+    }
+
+    /// Maps a segment that another process made, however long it is, for reading only: [`at`](Self::at) is not for it. A core
+    /// dump leaves it to its owner.
+    ///
+    /// # Errors
+    /// [`Error::Resource`] if it cannot be mapped, is not sealed, or has no bytes.
+    pub(crate) fn attach_for_reading(what: &str, fd: impl AsFd, home: Home) -> Result<Segment> {
+        let refused = |error: Errno| Error::resource(format!("a view of {what}"), error, hint(error));
+        let len = Segment::size_of(&fd).map_err(refused)?;
+        let seals = fcntl_get_seals(&fd).map_err(refused)?;
+        if len == 0 || isize::try_from(len).is_err() || !seals.contains(SealFlags::SHRINK) {
+            let got = format!("{} with seals {seals:?}", Bytes(count(len)));
+            return Err(Error::resource(format!("a view of {what}"), got, "see that all ranks run the same version"));
+        }
+        let segment = Segment::map(&fd, len, home, ProtFlags::READ).map_err(refused)?;
+        // SAFETY: the range is this new mapping, which nobody else knows; the advice changes no content.
+        unsafe { madvise(segment.base.as_ptr().cast(), len, Advice::LinuxDontDump) }.map_err(refused)?;
+        Ok(segment)
     }
 
     /// The size of the segment behind a descriptor.
@@ -94,10 +113,10 @@ impl Segment {
         usize::try_from(fstat(fd)?.st_size).map_err(|_| Errno::OVERFLOW)
     }
 
-    fn map(fd: impl AsFd, len: usize, home: Home) -> rustix::io::Result<Segment> {
+    fn map(fd: impl AsFd, len: usize, home: Home, access: ProtFlags) -> rustix::io::Result<Segment> {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-        let base = unsafe { mmap(core::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, fd, 0) }?;
+        let base = unsafe { mmap(core::ptr::null_mut(), len, access, flags, fd, 0) }?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?;
         let segment = Segment { base, len, home };
         // SAFETY: the range is this new mapping, which nobody else knows; the advice changes no content.

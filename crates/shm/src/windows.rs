@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering as LocalOrdering};
 
-use kernels::SharedBytes;
+use kernels::{ForeignBytes, SharedBytes};
 use types::transport::{Announcement, Channel, Counter, Geometry, Windows};
 use types::{Cause, DecodeError, Error, Fingerprint, Rank, Result};
 
@@ -220,6 +220,7 @@ impl GroupWindows {
 
 impl Windows for GroupWindows {
     type View<'a> = SharedBytes<'a>;
+    type Foreign<'a> = ForeignBytes<'a>;
 
     #[inline]
     fn rank(&self) -> usize {
@@ -264,6 +265,23 @@ impl Windows for GroupWindows {
     fn gather(&self, channel: Channel, owner: usize, turn: u64, len: usize) -> SharedBytes<'_> {
         assert!(len <= self.layout.geometry().chunk_bytes, "{len} bytes do not fit a chunk");
         self.view(self.layout.gather(channel, self.bound(owner), turn), len)
+    }
+
+    fn place_of(&self, bytes: &[u8]) -> Option<u64> {
+        self.world.arenas().place_of(bytes)
+    }
+
+    fn reads_all(&self) -> bool {
+        let mut others = self.members.iter().enumerate().filter(|(index, _)| *index != self.rank);
+        others.all(|(_, rank)| self.world.arenas().can_read(*rank))
+    }
+
+    fn ask_to_read(&self, owner: usize) {
+        self.world.ask_for_arena(self.members[self.bound(owner)]);
+    }
+
+    fn foreign(&self, owner: usize, place: u64, len: usize) -> Option<ForeignBytes<'_>> {
+        self.world.arenas().foreign(self.members[self.bound(owner)], place, len)
     }
 
     #[inline]

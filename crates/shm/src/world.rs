@@ -9,6 +9,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use types::transport::{Clock, Fate, Peers};
 use types::{Ending, Error, Rank, Result};
 
+use crate::arena::Arenas;
 use crate::door::{Door, publish_fence};
 use crate::fork::Home;
 use crate::groups::Desk;
@@ -59,6 +60,7 @@ pub struct World {
     home: Home,
     fates: Box<[LocalU64]>,
     pub(crate) addresses: Box<[Address]>,
+    arenas: Arenas,
     desk: Mutex<Desk>,
     bell: OwnedFd,
     stopping: AtomicBool,
@@ -113,6 +115,7 @@ impl World {
             home,
             fates: (0..size).map(|_| LocalU64::new(0)).collect(),
             addresses,
+            arenas: Arenas::new(size),
             desk: Mutex::new(Desk::default()),
             bell,
             stopping: AtomicBool::new(false),
@@ -244,6 +247,10 @@ impl World {
 
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(LocalOrdering::Acquire)
+    }
+
+    pub(crate) const fn arenas(&self) -> &Arenas {
+        &self.arenas
     }
 
     pub(crate) fn desk(&self) -> MutexGuard<'_, Desk> {

@@ -348,3 +348,50 @@ fn of_two_fenced_ranks_one_sees_the_other() {
         assert!(own == 1 || peer.join().unwrap() == 1);
     });
 }
+
+// ---- Offers ------------------------------------------------------------------------------------------------------
+
+/// Two ranks make calls with offers while their monitors map arenas: each says in its slot what it has seen of that, and goes the
+/// way that follows from what both have said. Returns the ways of each.
+fn ways(memory: &Arc<Memory>, mapped: &Arc<[AtomicU32; 2]>, rank: usize, looks_again: bool) -> [bool; 2] {
+    [1, 2].map(|sequence| {
+        let look = || mapped[rank].load(Ordering::Acquire) != 0;
+        let [own, other] = [rank, 1 - rank].map(|owner| memory.layout.slot(CHANNEL, owner, sequence));
+        let said = look();
+        memory.write(own, u64::from(said));
+        memory.headers[&own].publish(sequence, 7);
+        wait_until(|| memory.headers[&other].read(sequence).is_some());
+        let heard = memory.read(other) != 0;
+        heard && if looks_again { look() } else { said }
+    })
+}
+
+fn ranks_agree(looks_again: bool) {
+    model(3, move || {
+        let memory = Arc::new(Memory::new());
+        let mapped = Arc::new([AtomicU32::new(0), AtomicU32::new(1)]);
+        let monitor = {
+            let mapped = Arc::clone(&mapped);
+            thread::spawn(move || mapped[0].store(1, Ordering::Release))
+        };
+        let peer = {
+            let (memory, mapped) = (Arc::clone(&memory), Arc::clone(&mapped));
+            thread::spawn(move || ways(&memory, &mapped, 1, looks_again))
+        };
+        let own = ways(&memory, &mapped, 0, looks_again);
+        assert_eq!(own, peer.join().unwrap(), "the ranks go different ways");
+        monitor.join().unwrap();
+    });
+}
+
+#[test]
+fn ranks_go_the_same_way_whenever_arenas_are_mapped() {
+    ranks_agree(false);
+}
+
+/// The model can tell: who looks again, after it has said what it saw, goes another way than the others.
+#[test]
+#[should_panic(expected = "the ranks go different ways")]
+fn whoever_looks_again_goes_another_way() {
+    ranks_agree(true);
+}

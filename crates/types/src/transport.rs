@@ -18,6 +18,10 @@
 //!   the same place. A rank therefore only ever writes a buffer that it has itself finished reading.
 //! * **Gather buffers**: written by their owner, read by everybody; two of them, used in turn.
 //! * **Counters**: monotonic, written by their owner only.
+//!
+//! # What is not the group's
+//! Each process may have memory of its own that the others can read: where a program has its arrays there, they need not be
+//! staged. What a rank says of it in a call stands in its slot.
 
 use core::time::Duration;
 
@@ -54,7 +58,7 @@ impl Channel {
 pub enum Counter {
     /// Rounds whose hand-over buffers this rank has filled.
     Staged,
-    /// Rounds whose gather buffer this rank has filled.
+    /// Rounds whose gather buffer this rank has filled; where nothing is staged, whose part of the output.
     Folded,
     /// Sequence of the last call whose mismatch this rank has seen on every rank.
     Verdict,
@@ -175,6 +179,11 @@ pub trait Windows {
     where
         Self: 'a;
 
+    /// A piece of another process's memory, which this process can only read.
+    type Foreign<'a>: Copy
+    where
+        Self: 'a;
+
     /// This rank's index in the group.
     fn rank(&self) -> usize;
 
@@ -210,6 +219,19 @@ pub trait Windows {
     /// # Panics
     /// If `len` is more than `geometry().chunk_bytes`.
     fn gather(&self, channel: Channel, owner: usize, turn: u64, len: usize) -> Self::View<'_>;
+
+    /// Where these bytes of this process are in that part of its memory which the others can be let read, if they are there.
+    fn place_of(&self, bytes: &[u8]) -> Option<u64>;
+
+    /// Whether this process can read that part of the memory of every other rank.
+    fn reads_all(&self) -> bool;
+
+    /// Sees to it that this process can read that part of the memory of rank `owner`, sooner or later. Never waits.
+    fn ask_to_read(&self, owner: usize);
+
+    /// The `len` bytes from this place on in that part of the memory of rank `owner`; `None` if they are not all in it, or this
+    /// process cannot read it. The answer is the same for all ranks that can, and for as long as the group lives.
+    fn foreign(&self, owner: usize, place: u64, len: usize) -> Option<Self::Foreign<'_>>;
 
     /// A counter of rank `owner`: whoever sees a value sees all that the owner wrote before publishing it.
     fn counter(&self, channel: Channel, owner: usize, counter: Counter) -> u64;

@@ -36,6 +36,9 @@ pub(super) enum Collective {
         /// Reductions: sum, max, min, prod
         #[arg(long = "op", value_name = "LIST", value_delimiter = ',', default_value = "sum")]
         reductions: Vec<Reduction>,
+        /// Put inputs and outputs in memory that all ranks can read where it is, as `foldcast.empty` does
+        #[arg(long)]
+        windows: bool,
         /// With --plain: bytes:dtype:op:mode,..., such as 8:f32:sum:out,65536:bf16:sum:in
         #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "plain")]
         #[arg(conflicts_with_all = ["sizes", "dtypes", "reductions", "in_place", "out_of_place"])]
@@ -108,6 +111,8 @@ pub(super) struct Request {
     pub(super) cases: Vec<Case>,
     pub(super) method: Method,
     pub(super) plain: bool,
+    /// Whether buffers are in memory that all ranks can read.
+    pub(super) windows: bool,
     pub(super) json: Option<PathBuf>,
     pub(super) plots: Vec<PathBuf>,
     pub(super) no_pin: bool,
@@ -117,7 +122,7 @@ impl Request {
     /// Reads the arguments and the variables; the error is for the user.
     pub(super) fn new(collective: &Collective) -> Result<Request, String> {
         let (options, kinds, cases) = match collective {
-            Collective::Allreduce { options, reductions, cases } => {
+            Collective::Allreduce { options, reductions, cases, .. } => {
                 (options, reductions.iter().map(|each| Kind::AllReduce(*each)).collect(), cases.clone())
             }
             Collective::Broadcast { options, root } => {
@@ -154,6 +159,7 @@ impl Request {
             cases: if cases.is_empty() { cross(options, &kinds)? } else { cases },
             method,
             plain: options.plain,
+            windows: matches!(collective, Collective::Allreduce { windows: true, .. }),
             json: options.json.clone(),
             plots: options.plot.clone(),
             no_pin: options.no_pin,

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use bench::{Case, Kind, LEAST_LIMIT_BYTES, Ranks, copy_limit, measure, plain_line};
+use bench::{Aligned, Case, Kind, LEAST_LIMIT_BYTES, Ranks, copy_limit, measure, plain_line};
 use foldcast::{Buffers, CallOptions, Communicator, Config, DataType, Group, InitOptions, Reduction, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -19,7 +19,8 @@ use super::{FAILED, WRONG, plot, say};
 pub(super) fn work(request: &Request, config: Config) -> ExitCode {
     let run = || {
         let communicator = Communicator::with_config(config, InitOptions::default())?;
-        let mut world = World { rank: communicator.rank().index(), group: communicator.world() };
+        let (rank, group) = (communicator.rank().index(), communicator.world());
+        let mut world = World { rank, group, windows: request.windows.then(|| communicator.clone()) };
         measure_all(request, &mut world)
     };
     match run() {
@@ -35,6 +36,8 @@ pub(super) fn work(request: &Request, config: Config) -> ExitCode {
 struct World {
     rank: usize,
     group: Group,
+    /// Gives the buffers, if they are to be in memory that all ranks can read.
+    windows: Option<Communicator>,
 }
 
 impl Ranks for World {
@@ -54,6 +57,13 @@ impl Ranks for World {
         match case.kind {
             Kind::AllReduce(reduction) => self.group.all_reduce(case.dtype, reduction, buffers, &options),
             Kind::Broadcast(root) => self.group.broadcast(case.dtype, root, buffers, &options),
+        }
+    }
+
+    fn memory(&mut self, bytes: usize) -> Result<Aligned> {
+        match &self.windows {
+            Some(communicator) => Ok(Aligned::lent(Box::new(communicator.empty(bytes)?))),
+            None => Ok(Aligned::new(bytes)),
         }
     }
 
@@ -77,6 +87,7 @@ fn measure_all(request: &Request, world: &mut World) -> Result<u8> {
         date: SystemTime::now(),
         machine: Machine::here(),
         method: request.method,
+        windows: request.windows,
         rows: Vec::new(),
     };
     if !request.plain {

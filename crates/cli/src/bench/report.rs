@@ -56,6 +56,8 @@ pub(super) struct Report {
     pub(super) date: SystemTime,
     pub(super) machine: Machine,
     pub(super) method: Method,
+    /// Whether buffers were in memory that all ranks can read.
+    pub(super) windows: bool,
     pub(super) rows: Vec<Row>,
 }
 
@@ -79,12 +81,13 @@ impl Report {
         let (ranks, cores) = (self.ranks, self.machine.cores);
         let plural = |number: usize| if number == 1 { "" } else { "s" };
         format!(
-            "foldcast {} {}, {ranks} rank{} on {cores} core{}, inputs {}",
+            "foldcast {} {}, {ranks} rank{} on {cores} core{}, inputs {}{}",
             env!("CARGO_PKG_VERSION"),
             self.collective,
             plural(ranks),
             plural(cores),
-            if self.method.dirty { "written anew before each call" } else { "not rewritten between calls" }
+            if self.method.dirty { "written anew before each call" } else { "not rewritten between calls" },
+            if self.windows { ", buffers in memory that all ranks can read" } else { "" },
         )
     }
 
@@ -166,7 +169,7 @@ impl Report {
             "collective": self.collective,
             "ranks": self.ranks,
             "method": {
-                "case_ms": case_ms, "samples": samples, "dirty": dirty, "seed": seed,
+                "case_ms": case_ms, "samples": samples, "dirty": dirty, "seed": seed, "windows": self.windows,
                 "time": "us a call, of the slowest rank: median over the third of the batches with the least wait for a processor",
                 "limit": "us in which all ranks copy size_bytes at once",
             },

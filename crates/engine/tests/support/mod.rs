@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-use kernels::SharedBytes;
+use kernels::{ForeignBytes, SharedBytes};
 use types::transport::{Announcement, Channel, Clock, Counter, Fate, Geometry, Peers, SLOT_INLINE_BYTES, Windows};
 use types::{Cause, DecodeError, Fingerprint, GroupName, Rank};
 
@@ -45,6 +45,10 @@ pub(crate) struct Memory {
     released: RefCell<Vec<u64>>,
     order: RefCell<Vec<u128>>,
     causes: RefCell<Vec<Option<Cause>>>,
+    /// For each rank whether its buffers are where others can read them, and if so, whether it reads those of all.
+    pub(crate) arenas: RefCell<Vec<Option<bool>>>,
+    /// How often a rank has asked for the arena of another one.
+    pub(crate) asked: Cell<usize>,
     pub(crate) fates: Vec<Cell<Fate>>,
     pub(crate) now: Cell<Duration>,
 }
@@ -68,6 +72,8 @@ impl Memory {
             released: RefCell::new(vec![0; ranks]),
             order: RefCell::default(),
             causes: RefCell::new(vec![None; ranks]),
+            arenas: RefCell::new(vec![None; ranks]),
+            asked: Cell::new(0),
             fates: vec![Cell::new(Fate::Alive); ranks],
             now: Cell::new(Duration::ZERO),
         })
@@ -127,6 +133,7 @@ impl TestWindows {
 
 impl Windows for TestWindows {
     type View<'a> = SharedBytes<'a>;
+    type Foreign<'a> = ForeignBytes<'a>;
 
     fn rank(&self) -> usize {
         self.rank
@@ -167,6 +174,24 @@ impl Windows for TestWindows {
 
     fn gather(&self, channel: Channel, owner: usize, turn: u64, len: usize) -> SharedBytes<'_> {
         SharedBytes::from_atomics(&self.memory.area(channel).gathers[owner][index(turn) & 1][..len])
+    }
+
+    fn place_of(&self, _: &[u8]) -> Option<u64> {
+        self.memory.arenas.borrow()[self.rank].map(|_| 4096)
+    }
+
+    fn reads_all(&self) -> bool {
+        self.memory.arenas.borrow()[self.rank] == Some(true)
+    }
+
+    fn ask_to_read(&self, owner: usize) {
+        assert!(owner != self.rank, "nobody asks himself");
+        self.memory.asked.set(self.memory.asked.get() + 1);
+    }
+
+    /// The ranks live in one process, where none may read what another one borrows.
+    fn foreign(&self, _: usize, _: u64, _: usize) -> Option<ForeignBytes<'_>> {
+        None
     }
 
     fn counter(&self, channel: Channel, owner: usize, counter: Counter) -> u64 {

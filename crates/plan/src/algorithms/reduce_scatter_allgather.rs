@@ -14,25 +14,12 @@
 use types::OpKind;
 use types::transport::Counter;
 
-use super::{Algorithm, chunk_of, chunks, peers};
+use super::{Algorithm, chunk_of_piece as chunk, chunks, peers, piece_bytes};
 use crate::cost::Constants;
 use crate::shape::Shape;
-use crate::step::{Place, Sources, Span, Step};
+use crate::step::{Place, Sources, Step};
 
 pub(super) struct ReduceScatterAllgather;
-
-/// Bytes of a piece: equal for all ranks but the last ones, and whole cache lines and elements.
-fn piece_bytes(shape: &Shape) -> usize {
-    shape.bytes.div_ceil(shape.ranks).next_multiple_of(shape.unit())
-}
-
-/// What rank `owner` folds in a round.
-fn chunk(shape: &Shape, owner: usize, round: u64) -> Span {
-    let bytes = piece_bytes(shape);
-    let start = owner.saturating_mul(bytes).min(shape.bytes);
-    let piece = start..start.saturating_add(bytes).min(shape.bytes);
-    chunk_of(&piece, shape.chunk(), round)
-}
 
 /// Stages what the others fold in a round.
 fn stage(shape: &Shape, rank: usize, round: u64) -> impl Iterator<Item = Step> {

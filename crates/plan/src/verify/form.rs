@@ -31,6 +31,7 @@ pub(super) fn check(calls: &[Call]) -> Result<(), Box<Violation>> {
                 self::step(step, plan, rank).map_err(|fault| violation(rank, Some((at, step)), fault))?;
             }
             order(plan).map_err(|(at, fault)| violation(rank, at.map(|at| (at, &plan.steps[at])), fault))?;
+            offers(plan).map_err(|(at, fault)| violation(rank, Some((at, &plan.steps[at])), fault))?;
         }
     }
     Ok(())
@@ -46,6 +47,7 @@ fn shape(shape: &Shape, ranks: usize, plans: usize) -> Result<(), Fault> {
         (shape.kind != OpKind::Barrier || shape.bytes == 0, "a barrier with a payload"),
         (shares(shape), "not the shares of a call of this kind"),
         (geometry.pair_depth > 0, "no pair buffers"),
+        (shape.kind == OpKind::AllReduce || !shape.readable, "buffers that others read, in a call of another kind"),
     ];
     match table.into_iter().find(|(holds, _)| !holds) {
         Some((_, what)) => Err(Fault::Shape(what)),
@@ -92,10 +94,34 @@ fn order(plan: &Plan) -> Result<(), (Option<usize>, Fault)> {
         (ranks, [announce], [meet]) if ranks > 1 && announce < meet => *meet,
         _ => return Err((None, Fault::Headers)),
     };
-    let early = |step: &Step| !matches!(step, Step::Stage { .. } | Step::Announce);
+    let early = |step: &Step| !matches!(step, Step::Stage { .. } | Step::Offer | Step::Announce);
     match plan.steps[..meet].iter().position(early) {
         Some(at) => Err((Some(at), Fault::BeforeMeet)),
         None => Ok(()),
+    }
+}
+
+/// One offer at most, before `Announce`, in a slot that has no other use; and one where others' buffers are read.
+fn offers(plan: &Plan) -> Result<(), (usize, Fault)> {
+    let position = |wanted: &dyn Fn(&Step) -> bool| plan.steps.iter().position(wanted);
+    let offer = position(&|step| *step == Step::Offer);
+    let announce = position(&|step| *step == Step::Announce);
+    let is_offered = offer.is_some() && offer < announce && plan.shape.readable;
+    let reads = |step: &Step| matches!(step, Step::Fold { sources: Sources::Inputs, .. } | Step::Take { .. });
+    if let Some(at) = position(&reads).filter(|_| !is_offered) {
+        return Err((at, Fault::NotOffered));
+    }
+    let Some(offer) = offer else { return Ok(()) };
+    let again = |step: &Step| match step {
+        Step::Offer | Step::Fold { sources: Sources::Slots, .. } => true,
+        Step::Stage { to, .. } | Step::Fold { also: Some(to), .. } => *to == Place::Slot,
+        _ => false,
+    };
+    let mut others = plan.steps.iter().enumerate().filter(|(at, _)| *at != offer);
+    match others.find(|(_, step)| again(step)) {
+        Some((at, _)) => Err((at, Fault::OffersCollide)),
+        None if offer < announce.unwrap_or(0) => Ok(()),
+        None => Err((offer, Fault::Headers)),
     }
 }
 
@@ -113,7 +139,7 @@ fn step(step: &Step, plan: &Plan, rank: usize) -> Result<(), Fault> {
             if plan.shape.kind == OpKind::AllReduce { Err(Fault::NotForKind) } else { Ok(()) }
         }
         Step::Fold { .. } | Step::FoldAndStage { .. } if plan.shape.kind != OpKind::AllReduce => Err(Fault::NotForKind),
-        Step::Announce | Step::Meet => Ok(()),
+        Step::Offer | Step::Announce | Step::Meet => Ok(()),
         Step::Publish { counter, round: at } | Step::Await { counter, round: at } => match counter {
             Counter::Staged | Counter::Folded => round(*at, plan),
             Counter::Verdict | Counter::Taken | Counter::Left => Err(Fault::ForeignCounter(*counter)),
@@ -121,7 +147,7 @@ fn step(step: &Step, plan: &Plan, rank: usize) -> Result<(), Fault> {
         Step::Fold { span: folded, sources, also } => {
             span(folded, &plan.shape)?;
             match sources {
-                Sources::Own => {}
+                Sources::Own | Sources::Inputs => {}
                 Sources::Slots => place(&Place::Slot, folded, plan, rank)?,
                 Sources::Pairs { round: at } => pair(*at, folded, plan)?,
             }
@@ -141,6 +167,10 @@ fn step(step: &Step, plan: &Plan, rank: usize) -> Result<(), Fault> {
             span(collected, &plan.shape)?;
             peer(*from, plan, rank)?;
             pair(*at, collected, plan)
+        }
+        Step::Take { span: taken, from } => {
+            span(taken, &plan.shape)?;
+            peer(*from, plan, rank)
         }
     }
 }

@@ -8,6 +8,8 @@ pub(super) struct Symbol(usize);
 enum Node {
     /// The element that a rank has at the place in question, in this call.
     Input { rank: usize, call: usize },
+    /// What a rank says in a call about its buffers, or a program leaves there after it: never what anybody wants.
+    Other { rank: usize, call: usize },
     /// Left and right operand of the reduction.
     Join(Symbol, Symbol),
 }
@@ -32,6 +34,11 @@ impl Symbols {
     /// The input of a rank in a call.
     pub(super) fn input(&mut self, rank: usize, call: usize) -> Symbol {
         self.name(Node::Input { rank, call })
+    }
+
+    /// What is neither an input nor made of inputs, in a call of a rank.
+    pub(super) fn other(&mut self, rank: usize, call: usize) -> Symbol {
+        self.name(Node::Other { rank, call })
     }
 
     /// The canonical tree over these operands: neighbours first, then neighbours of neighbours, and so on. Written
@@ -66,9 +73,10 @@ impl Symbols {
         match self.nodes[symbol.0] {
             Node::Input { rank, call: of } if of == call => format!("r{rank}"),
             Node::Input { rank, call: of } => format!("r{rank} of call {of}"),
+            Node::Other { rank, call: of } => format!("no data, of rank {rank} in call {of}"),
             Node::Join(left, right) => {
                 let side = |symbol: Symbol| match self.nodes[symbol.0] {
-                    Node::Input { .. } => self.words(symbol, call),
+                    Node::Input { .. } | Node::Other { .. } => self.words(symbol, call),
                     Node::Join(..) => format!("({})", self.words(symbol, call)),
                 };
                 format!("{}+{}", side(left), side(right))

@@ -59,6 +59,12 @@ pub enum Area {
         /// Which of two.
         index: u64,
     },
+    /// The buffers of a rank, which others read where they are. Input and output are taken for one, as they are in place:
+    /// apart, there is less that could go wrong.
+    Buffers {
+        /// The rank that they belong to.
+        owner: usize,
+    },
 }
 
 /// How memory is touched.
@@ -142,6 +148,10 @@ pub enum Fault {
     PartOfSlot,
     /// A step that is made for two ranks, in a group of another size.
     NotTwoRanks,
+    /// Other ranks' buffers are read that were not offered, or are not readable.
+    NotOffered,
+    /// There are two offers, or the slot that holds one is used for something else.
+    OffersCollide,
     /// A plan publishes or awaits a counter that is not for plans.
     ForeignCounter(Counter),
     /// Not exactly one `Announce` and then one `Meet` (none at all for one rank).
@@ -241,6 +251,7 @@ impl fmt::Display for Area {
                 write!(f, "side {side} of pair buffer {index} of rank {low} and rank {high}")
             }
             Area::Gather { owner, index } => write!(f, "gather buffer {index} of rank {owner}"),
+            Area::Buffers { owner } => write!(f, "the buffers of rank {owner}"),
         }
     }
 }
@@ -274,6 +285,8 @@ impl fmt::Display for Fault {
             Fault::Room { bytes, room } => write!(f, "{bytes} bytes in a place that holds {room}"),
             Fault::PartOfSlot => f.write_str("a slot holds the whole payload, never a part"),
             Fault::NotTwoRanks => f.write_str("the step is for groups of two ranks"),
+            Fault::NotOffered => f.write_str("it reads buffers of other ranks that they have not offered"),
+            Fault::OffersCollide => f.write_str("the slot holds an offer, and is used a second time"),
             Fault::ForeignCounter(counter) => write!(f, "{counter:?} is not a counter for plans"),
             Fault::Headers => f.write_str("a plan of several ranks has one Announce and later one Meet, of one none"),
             Fault::BeforeMeet => f.write_str("it counts before Meet, where only staging and the header may stand"),

@@ -158,6 +158,8 @@ impl<'a> World<'a> {
                 next = written.end;
             }
         }
+        let taken_back = self.fill_buffers(rank, true);
+        taken_back.map_err(|fault| self.violation(rank, fault))?;
         let rank = &mut self.ranks[rank];
         rank.output.clear();
         rank.step = 0;
@@ -196,7 +198,11 @@ impl<'a> World<'a> {
         let at = (self.ranks[rank].call, self.ranks[rank].step);
         self.ranks[rank].log.push(at);
         self.ranks[rank].clock[rank] += 1;
+        if at.1 == 0 {
+            self.fill_buffers(rank, false)?;
+        }
         match step {
+            Step::Offer => self.offer(rank, sequence)?,
             Step::Stage { span, to } => self.stage(rank, span, *to)?,
             Step::Announce => self.announce(rank, sequence)?,
             Step::Meet => self.meet(rank, sequence)?,
@@ -209,10 +215,30 @@ impl<'a> World<'a> {
                 let symbol = self.symbols.input(rank, self.ranks[rank].call);
                 self.write_output(rank, span, symbol)?;
             }
-            Step::Collect { span, from, round } => self.collect(rank, span, *from, *round)?,
+            Step::Collect { span, from, round } => {
+                let area = Some(self.gather(rank, *from, *round));
+                self.collect(rank, span, area)?;
+            }
+            Step::Take { span, from } => self.collect(rank, span, Some(Area::Buffers { owner: *from }))?,
         }
         self.ranks[rank].step += 1;
         Ok(())
+    }
+
+    /// What a program does with buffers that other ranks read: before a call it writes its input there, and after the call
+    /// something else. So nobody may read them any more when the call ends.
+    fn fill_buffers(&mut self, rank: usize, after: bool) -> Result<(), Fault> {
+        let (shape, call) = (self.shape(rank), self.ranks[rank].call);
+        if !shape.readable || shape.bytes == 0 {
+            return Ok(());
+        }
+        let symbol = if after { self.symbols.other(rank, call) } else { self.symbols.input(rank, call) };
+        self.write(rank, Area::Buffers { owner: rank }, 0..shape.bytes, Value { symbol, origin: 0 })
+    }
+
+    fn offer(&mut self, rank: usize, sequence: u64) -> Result<(), Fault> {
+        let symbol = self.symbols.other(rank, self.ranks[rank].call);
+        self.write(rank, self.beside(rank, sequence), 0..1, Value { symbol, origin: 0 })
     }
 
     fn now(&self, rank: usize) -> Event {
@@ -244,6 +270,11 @@ impl<'a> World<'a> {
             let known = self.headers.get(&area).map(|(_, (_, known))| Rc::clone(known));
             self.join(rank, &known.unwrap_or_default());
             self.read(rank, area, 0..1)?;
+            let Call { plans, mismatch } = &self.calls[self.ranks[rank].call];
+            let mut before = plans[other].steps.iter().take_while(|step| **step != Step::Meet);
+            if !mismatch && before.any(|step| *step == Step::Offer) {
+                self.read(rank, self.beside(other, sequence), 0..1)?;
+            }
         }
         Ok(())
     }
@@ -314,8 +345,7 @@ impl<'a> World<'a> {
         self.stage(rank, staged, to)
     }
 
-    fn collect(&mut self, rank: usize, span: &Span, from: usize, round: u64) -> Result<(), Fault> {
-        let area = Some(self.gather(rank, from, round));
+    fn collect(&mut self, rank: usize, span: &Span, area: Option<Area>) -> Result<(), Fault> {
         for (part, symbol) in self.operand(rank, span, area)? {
             self.write_output(rank, &part, symbol)?;
         }
@@ -330,10 +360,11 @@ impl<'a> World<'a> {
             Sources::Own => None,
             Sources::Slots => Some(self.slot(rank, other)),
             Sources::Pairs { round } => Some(self.pair(other, rank, uses + round, self.shape(rank))),
+            Sources::Inputs => Some(Area::Buffers { owner: other }),
         };
         match sources {
             Sources::Own => vec![None],
-            Sources::Slots | Sources::Pairs { .. } => (0..self.ranks.len()).map(of).collect(),
+            Sources::Slots | Sources::Pairs { .. } | Sources::Inputs => (0..self.ranks.len()).map(of).collect(),
         }
     }
 
@@ -343,9 +374,11 @@ impl<'a> World<'a> {
             return Ok(vec![(span.clone(), self.symbols.input(rank, self.ranks[rank].call))]);
         };
         let mut found = Vec::new();
-        for (bytes, value) in self.read(rank, area, 0..span.len())? {
-            let part = span.start + bytes.start..span.start + bytes.end;
-            if value.origin != span.start {
+        // Buffers hold the whole, all other areas the span from their beginning.
+        let start = if matches!(area, Area::Buffers { .. }) { 0 } else { span.start };
+        for (bytes, value) in self.read(rank, area, span.start - start..span.end - start)? {
+            let part = start + bytes.start..start + bytes.end;
+            if value.origin != start {
                 return Err(Fault::Misplaced { span: part, from: value.origin + bytes.start });
             }
             found.push((part, value.symbol));
@@ -398,6 +431,9 @@ impl<'a> World<'a> {
             Some(written) if written.end == span.start => written.end = span.end,
             _ => output.insert(at, span.clone()),
         }
+        if self.shape(rank).readable {
+            return self.write(rank, Area::Buffers { owner: rank }, span.clone(), Value { symbol, origin: 0 });
+        }
         Ok(())
     }
 
@@ -449,12 +485,16 @@ impl<'a> World<'a> {
         Area::Header { owner, cell }
     }
 
+    fn beside(&self, owner: usize, sequence: u64) -> Area {
+        let (owner, cell) = self.cell(owner, sequence);
+        Area::Beside { owner, cell }
+    }
+
     /// A slot holds the whole payload, so its length is the plan's.
     fn slot(&self, seen_by: usize, owner: usize) -> Area {
         let Start { sequence, slots, .. } = self.position(seen_by);
         if self.shape(seen_by).bytes <= SLOT_INLINE_BYTES {
-            let (owner, cell) = self.cell(owner, sequence);
-            return Area::Beside { owner, cell };
+            return self.beside(owner, sequence);
         }
         let (owner, cell) = self.cell(owner, slots);
         Area::Slot { owner, cell }

@@ -24,6 +24,11 @@ pub(crate) fn small_shape(ranks: usize, bytes: usize) -> Shape {
     Shape { geometry: small(ranks), ..Shape::all_reduce(ranks, bytes, 1) }
 }
 
+/// The same of ranks that read each other's buffers.
+pub(crate) fn small_readable(ranks: usize, bytes: usize) -> Shape {
+    Shape { readable: true, ..small_shape(ranks, bytes) }
+}
+
 /// A broadcast over small areas.
 pub(crate) fn small_broadcast(ranks: usize, root: usize, bytes: usize) -> Shape {
     Shape { geometry: small(ranks), ..Shape::broadcast(ranks, root, bytes, 1) }
@@ -231,7 +236,8 @@ impl World<'_> {
         let Start { sequence, uses, .. } = self.positions[call];
         let calls = self.calls;
         match calls[call].plans[rank].steps.get(step) {
-            None | Some(Step::Meet | Step::Await { .. }) => {}
+            // What is said in an offer is the engine's affair.
+            None | Some(Step::Offer | Step::Meet | Step::Await { .. }) => {}
             Some(Step::Announce) => {
                 self.headers.insert(self.cell(rank, sequence), (rank, sequence));
             }
@@ -254,6 +260,10 @@ impl World<'_> {
                 let data = self.bytes(Memory::Gather(*from, (uses + round) & 1), span.len());
                 self.write_output(rank, span, &data);
             }
+            Some(Step::Take { span, from }) => {
+                let data = self.buffer(*from, call, span, |process| &process.output);
+                self.write_output(rank, span, &data);
+            }
         }
         self.processes[rank].step += 1;
         if self.processes[rank].step >= self.length(rank) { self.leave(rank) } else { Ok(()) }
@@ -266,7 +276,8 @@ impl World<'_> {
     }
 
     fn fold(&mut self, rank: usize, span: &Span, sources: Sources, also: Option<Place>) {
-        let uses = self.positions[self.processes[rank].call].uses;
+        let call = self.processes[rank].call;
+        let uses = self.positions[call].uses;
         let own = self.processes[rank].input[span.clone()].to_vec();
         let operands: Vec<Vec<u8>> = match sources {
             Sources::Own => vec![own],
@@ -274,6 +285,7 @@ impl World<'_> {
                 let of = |other: usize| match sources {
                     _ if other == rank => own.clone(),
                     Sources::Pairs { round } => self.bytes(self.pair(other, rank, uses + round), span.len()),
+                    Sources::Inputs => self.buffer(other, call, span, |process| &process.input),
                     _ => self.bytes(self.slot(rank, other), span.len()),
                 };
                 (0..self.processes.len()).map(of).collect()
@@ -286,6 +298,13 @@ impl World<'_> {
             let memory = self.place(rank, place);
             self.put(memory, &result);
         }
+    }
+
+    /// What stands now in a buffer of another rank, which may be in another call already.
+    fn buffer(&self, owner: usize, call: usize, span: &Span, which: impl Fn(&Process) -> &Vec<u8>) -> Vec<u8> {
+        let process = &self.processes[owner];
+        let found = which(process).get(span.clone()).filter(|_| process.call == call);
+        found.map_or_else(|| vec![0xcc; span.len()], <[u8]>::to_vec)
     }
 
     fn write_output(&mut self, rank: usize, span: &Span, data: &[u8]) {
