@@ -49,6 +49,7 @@ from foldcast._foldcast import (
     products,
     rank,
     set_product,
+    shrink,
     shutdown,
     size,
 )
@@ -87,6 +88,7 @@ __all__ = [
     "products",
     "rank",
     "set_product",
+    "shrink",
     "shutdown",
     "size",
 ]

@@ -89,6 +89,7 @@ impl Joining {
                 Some(self.joined.get_or_init(|| Joined::new(windows)))
             }
             Err(error) => {
+                let error = error.met_by(group.view.rank);
                 state.request = None;
                 state.cause = None;
                 group.life.end(&cause_of(group, &error));
@@ -131,6 +132,29 @@ impl Joining {
     /// Whether the memory was asked for and has not come.
     pub(crate) fn has_asked(&self) -> bool {
         lock(&self.state).request.is_some()
+    }
+
+    /// Which group it is.
+    pub(crate) fn key(&self) -> &GroupKey {
+        &self.key
+    }
+
+    /// Why the memory cannot come, if it cannot.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        lock(&self.state).failed.clone()
+    }
+
+    /// Whether the memory was asked for and is here, to be taken by [`poll`](Self::poll).
+    pub(crate) fn has_come(&self) -> bool {
+        lock(&self.state).request.as_ref().is_some_and(Request::is_done)
+    }
+
+    /// Asks no more, and takes back what was to be [told](Self::tell); whether nobody has heard of it.
+    pub(crate) fn take_back(&self) -> bool {
+        let mut state = lock(&self.state);
+        state.closed = true;
+        state.request = None;
+        state.cause.take().is_some() && self.joined.get().is_none()
     }
 
     /// Asks no more.

@@ -31,6 +31,7 @@ mod lanes;
 mod moves;
 mod sets;
 mod settings;
+mod shrink;
 mod stage;
 mod submitted;
 mod wait;

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 
 use foldcast_shm::door::{Door, publish_fence};
+use foldcast_shm::founding::{self, Decision};
 use foldcast_shm::header::Header;
 use foldcast_shm::layout::Layout;
 use foldcast_shm::primitive::{AtomicU32, AtomicU64, Futex, Ordering, fence};
@@ -344,4 +345,75 @@ fn of_two_fenced_ranks_one_sees_the_other() {
         let own = look(&words, 0);
         assert!(own == 1 || peer.join().unwrap() == 1);
     });
+}
+
+// ---- The founding of a group -------------------------------------------------------------------------------------
+
+/// Two members arrive; each founds the group if it sees both, one of them may give it up instead. What a member wrote
+/// before it arrived, or before it gave up, is read by whoever acts on it.
+fn found_or_give_up(atomically: bool) {
+    model(3, move || {
+        struct Place {
+            lines: [AtomicU64; 2],
+            word: AtomicU64,
+            brought: [UnsafeCell<u32>; 2],
+            reason: UnsafeCell<u32>,
+        }
+        let lines = || [AtomicU64::new(0), AtomicU64::new(0)];
+        let cells = || [UnsafeCell::new(0), UnsafeCell::new(0)];
+        let place =
+            Arc::new(Place { lines: lines(), word: AtomicU64::new(0), brought: cells(), reason: UnsafeCell::new(0) });
+        let decide = move |place: &Place, wanted: Decision| {
+            if atomically {
+                return founding::decide(&place.word, wanted);
+            }
+            // What must not be: looking first and writing then.
+            founding::decision(&place.word).unwrap_or_else(|| {
+                place.word.store(if wanted == Decision::Founded { 1 } else { 3 }, Ordering::Release);
+                wanted
+            })
+        };
+        let take_part = move |place: &Place, own: usize| {
+            // SAFETY: its own until it has arrived.
+            place.brought[own].with_mut(|cell| unsafe { *cell = 7 });
+            founding::arrive(&place.lines[own]);
+            if founding::has_arrived(&place.lines[1 - own]) {
+                return decide(place, Decision::Founded);
+            }
+            if own == 1 {
+                // SAFETY: one member writes it, before it decides.
+                place.reason.with_mut(|cell| unsafe { *cell = 9 });
+                return decide(place, Decision::Failed(1));
+            }
+            wait_until(|| founding::decision(&place.word).is_some());
+            founding::decision(&place.word).unwrap()
+        };
+        let see = |place: &Place, own: usize, made: Decision| match made {
+            // SAFETY: the other one has arrived, and writes no more.
+            Decision::Founded => assert_eq!(place.brought[1 - own].with(|cell| unsafe { *cell }), 7),
+            // SAFETY: its author has decided, and writes no more.
+            Decision::Failed(author) => assert_eq!((author, place.reason.with(|cell| unsafe { *cell })), (1, 9)),
+        };
+        let peer = Arc::clone(&place);
+        let peer = thread::spawn(move || {
+            let made = take_part(&peer, 1);
+            see(&peer, 1, made);
+            made
+        });
+        let made = take_part(&place, 0);
+        see(&place, 0, made);
+        assert_eq!(peer.join().unwrap(), made, "both see the same");
+    });
+}
+
+#[test]
+fn members_see_one_decision() {
+    found_or_give_up(true);
+}
+
+/// The model can tell: a decision in two steps is two decisions.
+#[test]
+#[should_panic(expected = "both see the same")]
+fn a_decision_in_two_steps_is_two() {
+    found_or_give_up(false);
 }

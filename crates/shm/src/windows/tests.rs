@@ -7,6 +7,7 @@ use types::{DataType, Elements, GroupName, OpKind, Parts, Reduction};
 
 use super::*;
 use crate::fork::Home;
+use crate::founding::Founding;
 use crate::wire::Address;
 
 const LANES: usize = 3;
@@ -317,4 +318,25 @@ fn memory_that_is_no_groups_is_refused() {
     assert!(GroupWindows::attach(world, key, &other).is_err(), "a segment for two ranks");
     let pipe = rustix::pipe::pipe().unwrap().0;
     assert!(GroupWindows::attach(world, key, &pipe).is_err());
+}
+
+#[test]
+fn the_first_decision_of_a_founding_stays_for_all() {
+    let cause = Cause::Deadline { by: Rank(1), peer: Rank(2) };
+    let all = members(3);
+    assert!(all.iter().all(|member| member.founding() == Founding::Open && !member.has_arrived(1)));
+    all.iter().for_each(GroupWindows::arrive);
+    assert!((0..3).all(|index| all[2].has_arrived(index)));
+    assert_eq!(all[0].found(), Founding::Founded);
+    assert_eq!(all[1].give_up_founding(&cause), Founding::Founded);
+    assert!(all.iter().all(|member| member.founding() == Founding::Founded && member.aborted().is_none()));
+    // What could not be said then is said later as if nothing had been.
+    let later = Cause::Requested { by: Rank(1) };
+    all[1].abort(&later);
+    assert_eq!(all[2].aborted(), Some(later));
+
+    let all = members(3);
+    assert_eq!(all[1].give_up_founding(&cause), Founding::Failed(cause.clone()));
+    assert_eq!(all[2].give_up_founding(&Cause::Requested { by: Rank(2) }), Founding::Failed(cause.clone()));
+    assert!(all.iter().all(|member| member.found() == Founding::Failed(cause.clone())));
 }

@@ -1,0 +1,283 @@
+//! All orders in which some members may look, die, learn of deaths, and run out of patience.
+
+use core::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use super::*;
+
+/// Some of the members, a bit each.
+type Set = u8;
+
+fn members(set: Set) -> impl Iterator<Item = usize> {
+    (0..8).filter(move |member| set & 1 << member != 0)
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Phase {
+    Begins,
+    In { list: Set, arrived: bool },
+    Founded(Set),
+    Failed(Set),
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Member {
+    alive: bool,
+    /// Whose deaths it knows of.
+    knows: Set,
+    patient: bool,
+    phase: Phase,
+}
+
+impl Member {
+    fn is_done(&self) -> bool {
+        matches!(self.phase, Phase::Founded(_) | Phase::Failed(_))
+    }
+}
+
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+enum Word {
+    #[default]
+    Unset,
+    Founded,
+    /// Whether for a death.
+    Failed(bool),
+}
+
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+struct Memory {
+    arrived: Set,
+    word: Word,
+    refused: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Omission {
+    Nothing,
+    /// Who gives up tells nobody.
+    GivingUp,
+    /// Who is the first to see all arrive decides whatever was decided before.
+    FirstDecision,
+}
+
+/// A founding's memory, as the member of a place in its list sees it.
+struct View<'a> {
+    memory: RefCell<&'a mut Memory>,
+    list: Set,
+    member: usize,
+    omission: Omission,
+}
+
+fn cause(death: bool) -> Cause {
+    if death { Cause::RankDied { peer: Rank(0), ending: Ending::Unknown } } else { Cause::Requested { by: Rank(0) } }
+}
+
+impl View<'_> {
+    fn set(&self, word: Word) -> Founding {
+        let careless = self.omission == Omission::FirstDecision && word == Word::Founded;
+        let mut memory = self.memory.borrow_mut();
+        if memory.word == Word::Unset || careless {
+            memory.word = word;
+        }
+        drop(memory);
+        self.founding()
+    }
+}
+
+impl Place for View<'_> {
+    fn arrive(&self) {
+        self.memory.borrow_mut().arrived |= 1 << self.member;
+    }
+
+    fn has_arrived(&self, index: usize) -> bool {
+        let member = members(self.list).nth(index).expect("a member of the list");
+        self.memory.borrow().arrived & 1 << member != 0
+    }
+
+    fn founding(&self) -> Founding {
+        match self.memory.borrow().word {
+            Word::Unset => Founding::Open,
+            Word::Founded => Founding::Founded,
+            Word::Failed(death) => Founding::Failed(cause(death)),
+        }
+    }
+
+    fn found(&self) -> Founding {
+        self.set(Word::Founded)
+    }
+
+    fn give_up(&self, cause: &Cause) -> Founding {
+        if self.omission == Omission::GivingUp {
+            return Founding::Failed(cause.clone());
+        }
+        self.set(Word::Failed(matches!(cause, Cause::RankDied { .. })))
+    }
+
+    fn refusal(&self) -> Option<Cause> {
+        self.memory.borrow().refused.then(|| cause(false))
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct World {
+    members: Vec<Member>,
+    memories: BTreeMap<Set, Memory>,
+    /// Foundings that somebody gave up before their memory was there, who tells as soon as it is.
+    untold: BTreeSet<(Set, usize)>,
+    deaths: u8,
+    impatience: u8,
+}
+
+impl World {
+    fn new(size: usize, deaths: u8, impatience: u8) -> World {
+        let member = Member { alive: true, knows: 0, patient: true, phase: Phase::Begins };
+        let members = vec![member; size];
+        World { members, memories: BTreeMap::new(), untold: BTreeSet::new(), deaths, impatience }
+    }
+
+    fn all(&self) -> Set {
+        Set::MAX >> (8 - self.members.len())
+    }
+
+    fn living(&self) -> Set {
+        (0..self.members.len()).filter(|at| self.members[*at].alive).fold(0, |set, at| set | 1 << at)
+    }
+
+    /// One look of a member at its founding.
+    fn step(&mut self, at: usize, omission: Omission) {
+        let Member { knows, patient, ref phase, .. } = self.members[at];
+        let (list, mut arrived) = match *phase {
+            Phase::Begins => (self.all() & !knows, false),
+            Phase::In { list, arrived } => (list, arrived),
+            Phase::Founded(_) | Phase::Failed(_) => return,
+        };
+        if list == 1 << at {
+            self.members[at].phase = Phase::Founded(list);
+            return;
+        }
+        if list.trailing_zeros() as usize == at {
+            self.memories.entry(list).or_default();
+        }
+        let ranks = || members(list).filter(|member| knows & 1 << member != 0);
+        let gone = ranks().next().map(|member| (Rank::from_index(member), Ending::Unknown));
+        let stop = (!patient).then(|| cause(false));
+        let facts = Facts { size: members(list).count(), gone, stop };
+        let view = self.memories.get_mut(&list);
+        let view = view.map(|memory| View { memory: RefCell::new(memory), list, member: at, omission });
+        let has_memory = view.is_some();
+        let step = look(view.as_ref(), &mut arrived, &facts);
+        self.members[at].phase = match step {
+            Step::Wait => Phase::In { list, arrived },
+            Step::Founded => Phase::Founded(list),
+            Step::Fewer => Phase::Begins,
+            Step::Failed(_) => Phase::Failed(list),
+        };
+        if self.members[at].phase == Phase::Failed(list) && !has_memory {
+            self.untold.insert((list, at));
+        }
+    }
+
+    /// All that may happen next, without what is somebody's misfortune; then with that.
+    fn nexts(&self, omission: Omission) -> (Vec<World>, Vec<World>) {
+        let (mut progress, mut misfortunes) = (Vec::new(), Vec::new());
+        let dead = self.all() & !self.living();
+        let mut add = |to: &mut Vec<World>, change: &dyn Fn(&mut World)| {
+            let mut next = self.clone();
+            change(&mut next);
+            if next != *self {
+                to.push(next);
+            }
+        };
+        for at in members(self.living()) {
+            add(&mut progress, &|world| world.step(at, omission));
+            for known in members(dead) {
+                add(&mut progress, &|world| world.members[at].knows |= 1 << known);
+            }
+            if self.deaths > 0 {
+                add(&mut misfortunes, &|world| {
+                    world.members[at].alive = false;
+                    world.untold.retain(|(_, teller)| *teller != at);
+                    world.deaths -= 1;
+                });
+            }
+            if self.impatience > 0 && !self.members[at].is_done() {
+                add(&mut misfortunes, &|world| {
+                    if core::mem::take(&mut world.members[at].patient) {
+                        world.impatience -= 1;
+                    }
+                });
+            }
+        }
+        for told in &self.untold {
+            if self.memories.contains_key(&told.0) {
+                add(&mut progress, &|world| {
+                    world.untold.remove(told);
+                    world.memories.entry(told.0).or_default().refused = true;
+                });
+            }
+        }
+        (progress, misfortunes)
+    }
+
+    /// What must hold at any time.
+    fn check(&self) -> Result<(), String> {
+        let phases = || self.members.iter().map(|member| &member.phase);
+        let founded: BTreeSet<Set> =
+            phases().filter_map(|phase| if let Phase::Founded(list) = phase { Some(*list) } else { None }).collect();
+        if founded.len() > 1 {
+            return Err(format!("two groups: {founded:?}"));
+        }
+        if let Some(list) = founded.first() {
+            if self.living() & !list != 0 {
+                return Err(format!("a living member is not in {list:b}"));
+            }
+            if phases().any(|phase| *phase == Phase::Failed(*list)) {
+                return Err(format!("founded and failed: {list:b}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// What must hold where nothing goes on any more by itself.
+    fn check_end(&self) -> Result<(), String> {
+        let anybody_failed = self.members.iter().any(|member| matches!(member.phase, Phase::Failed(_)));
+        let waits = self.members.iter().position(|member| member.alive && !member.is_done());
+        match waits {
+            // For one that has given up another list; its own time will be up.
+            Some(_) if anybody_failed => Ok(()),
+            Some(at) => Err(format!("member {at} waits for ever")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The states that there are, or what is wrong with one.
+fn explore(start: World, omission: Omission) -> Result<usize, String> {
+    let mut seen = HashSet::from([start.clone()]);
+    let mut open = vec![start];
+    while let Some(world) = open.pop() {
+        world.check()?;
+        let (progress, misfortunes) = world.nexts(omission);
+        if progress.is_empty() {
+            world.check_end()?;
+        }
+        open.extend(progress.into_iter().chain(misfortunes).filter(|next| seen.insert(next.clone())));
+    }
+    Ok(seen.len())
+}
+
+#[test]
+fn members_agree_in_every_order() {
+    for (size, deaths, impatience) in [(2, 1, 2), (3, 2, 1), (3, 0, 3), (3, 3, 0), (4, 2, 0)] {
+        let states = explore(World::new(size, deaths, impatience), Omission::Nothing);
+        let states = states.unwrap_or_else(|wrong| panic!("{size} members, {deaths} deaths, {impatience} late: {wrong}"));
+        assert!(states > 100, "{states} states");
+    }
+}
+
+#[test]
+fn the_model_can_tell() {
+    for omission in [Omission::GivingUp, Omission::FirstDecision] {
+        assert!(explore(World::new(3, 2, 1), omission).is_err());
+    }
+}
