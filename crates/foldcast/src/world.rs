@@ -193,7 +193,8 @@ impl World {
     }
 
     fn set_all(&self, all: Option<Group>) {
-        *self.all.write().unwrap_or_else(PoisonError::into_inner) = all;
+        // What was there is dropped when the lock is free again: that may take longer than a moment.
+        let _former = core::mem::replace(&mut *self.all.write().unwrap_or_else(PoisonError::into_inner), all);
     }
 
     /// The group of all ranks, or what became of it.
