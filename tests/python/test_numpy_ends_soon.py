@@ -68,11 +68,15 @@ def ends(rank, size, what, peer):
     foldcast.barrier()
     if rank:
         become(peer)
-    threads = []
+    threads, pending = [], []
     if peer != "dead":
         # Calls that no other rank makes: blocking, submitted, large, on groups that have met and on one that has not.
         threads = [waits(lambda: foldcast.allreduce(array)), waits(lambda: group.allreduce(array, name="a"))]
-        handles = [foldcast.allreduce_async(array, name="b"), group.allreduce_async([1.0]), unmet.allreduce_async([1.0])]
+        pending = [
+            foldcast.allreduce_async(array, name="b"),
+            group.allreduce_async([1.0]),
+            unmet.allreduce_async([1.0]),
+        ]
     time.sleep(0.3)
     ready("begins")
     start = time.monotonic()
@@ -84,8 +88,7 @@ def ends(rank, size, what, peer):
     elif what == "shutdown":
         foldcast.shutdown()
     elif what == "del":
-        handles = None
-        del group, unmet
+        del group, unmet, pending
     took = time.monotonic() - start
     if what in ("abort", "shutdown"):
         for thread in threads:
@@ -129,7 +132,9 @@ def with_all_peers(ranks, what):
     worst = [0.0, 0.0, 0.0]
     for peer in PEERS:
         found = measure(ranks, what, peer)
-        print(f"{what}, others {peer}: {found[0]:.4f} s, calls of other threads {found[1]:.4f} s, exit {found[2]:.3f} s")
+        print(
+            f"{what}, others {peer}: {found[0]:.4f} s, calls of other threads {found[1]:.4f} s, exit {found[2]:.3f} s"
+        )
         worst = [max(pair) for pair in zip(worst, found)]
     print(f"{what}: at most {worst[0]:.4f} s, {worst[1]:.4f} s, {worst[2]:.3f} s")
 

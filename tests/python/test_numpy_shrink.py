@@ -154,6 +154,7 @@ def test_ctrl_c_ends_the_wait_on_all(ranks):
 
 
 def holdings():
+    time.sleep(0.2)  # the monitors may still have a request open
     status = dict(line.split(":", 1) for line in open("/proc/self/status"))
     with open("/proc/self/maps") as maps:
         mapped = len(maps.readlines())
@@ -178,7 +179,7 @@ def a_hundred(rank, size):
     for number in range(100):
         epoch(number)
     after = holdings()
-    assert after[0] == before[0] and after[2] == before[2], (before, after)
+    assert after[0] <= before[0] and after[2] <= before[2], (before, after)
     assert after[1] <= before[1] + 8 and after[3] <= before[3] + 4096, (before, after)
     return [before, after]
 

@@ -338,7 +338,8 @@ impl Group {
 
     #[setter]
     fn set_timeout(&self, py: Python<'_>, timeout: &Bound<'_, PyAny>) -> PyResult<()> {
-        let timeout = call::timeout((!timeout.is_none()).then_some(timeout)).map_err(|error| raise::exception(py, &error))?;
+        let timeout =
+            call::timeout((!timeout.is_none()).then_some(timeout)).map_err(|error| raise::exception(py, &error))?;
         self.inner.set_timeout(timeout);
         Ok(())
     }

@@ -4,18 +4,17 @@ mod agreement;
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;
-use std::collections::HashMap;
 use std::sync::{Arc, TryLockError, Weak};
 use std::time::Instant;
 
-use shm::{Founding, MonotonicClock};
+use shm::{Founding, GroupWindows, MonotonicClock};
 use types::error::{Cause, Deadline, GroupAborted, InvalidArgument};
 use types::transport::{Channel, Clock, Counter, Fate, Windows};
 use types::{CallSite, Ending, Error, Rank, Result};
 
 use crate::group::{CallOptions, Group, GroupShared};
 use crate::join::{Joined, Joining};
-use crate::shrink::agreement::{Facts, Step, look};
+use crate::shrink::agreement::{Facts, Seat, Step, look};
 use crate::wait::{Patience, Pause};
 
 const OP: &str = "shrink";
@@ -28,60 +27,25 @@ const SETTLING: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(crate) struct Shrinking {
     successor: Option<Weak<GroupShared>>,
-    /// By the list of members.
-    failures: HashMap<Vec<Rank>, Failures>,
+    /// The founding that failed here last, other than by a death. Its memory tells those who come late why, and in it the
+    /// members try again.
+    failed: Option<(Group, Seat)>,
 }
 
 impl Shrinking {
-    fn succeed(&mut self, successor: &Group) {
-        for failures in self.failures.values_mut() {
-            // All that are left are in the successor: nobody needs to be told of anything.
-            failures.times();
-        }
-        *self = Shrinking { successor: Some(Arc::downgrade(successor.shared())), failures: HashMap::new() };
-    }
-}
-
-/// The foundings with one list of members that failed, other than by a death.
-#[derive(Default)]
-struct Failures {
-    /// How often: the same on all of them.
-    times: u64,
-    /// The last one: its memory tells those who come late why.
-    last: Option<Group>,
-    /// One that this rank gave up and of which nobody has heard, since its memory is not there: its first member is late.
-    unheard: Option<Group>,
-    /// Whether this rank's caller knows of a failure that does not count: should it count for others after all, it is no
-    /// news.
-    is_known: bool,
-}
-
-impl Failures {
-    /// How often the founding has failed. What nobody has heard of is taken back, and does not count.
-    fn times(&mut self) -> u64 {
-        if let Some(founding) = self.unheard.take() {
-            if founding.shared().joining.take_back() {
-                self.is_known = true;
-            } else {
-                self.add(founding);
+    /// The founding with these members: the one that failed, or a new one.
+    fn founding(&mut self, group: &GroupShared, members: &[Rank]) -> (Group, Seat) {
+        if let Some((founding, seat)) = self.failed.take() {
+            if founding.ranks() == members {
+                founding.shared().joining.take_back();
+                return (founding, seat);
             }
+            founding.shared().joining.close();
         }
-        self.times
-    }
-
-    fn add(&mut self, founding: Group) {
-        self.times += 1;
-        self.is_known = false;
-        self.last = Some(founding);
-    }
-
-    fn note(&mut self, founding: Group) {
-        let joining = &founding.shared().joining;
-        if joining.get().is_some() || is_withdrawn(joining) {
-            self.add(founding);
-        } else if joining.has_something_to_say() {
-            self.unheard = Some(founding);
-        }
+        let key = group.joining.key().successor(members);
+        let fresh = Group::new(Arc::clone(&group.world), key.name().clone(), members.to_vec(), key.incarnation());
+        fresh.shared().joining.set_founding(true);
+        (fresh, Seat::default())
     }
 }
 
@@ -140,7 +104,7 @@ impl Group {
             return Err(closed());
         }
         log::info!("{}: the group goes on with {:?}", shared.view.site(OP, None), successor.ranks());
-        memory.succeed(&successor);
+        memory.successor = Some(Arc::downgrade(successor.shared()));
         Ok(successor)
     }
 }
@@ -187,8 +151,7 @@ struct Shrink<'a> {
 struct News {
     has_come: bool,
     arrived: usize,
-    is_open: bool,
-    is_refused: bool,
+    founding: Founding,
     departed: usize,
     is_unwanted: bool,
 }
@@ -196,7 +159,6 @@ struct News {
 /// What a wait for a founding remembers.
 #[derive(Default)]
 struct Watch {
-    arrived: bool,
     stop: Option<Cause>,
     next_warning: Option<Duration>,
     refused_since: Option<Instant>,
@@ -207,37 +169,23 @@ impl Shrink<'_> {
         loop {
             // Each time around there is one less.
             let members = self.survivors();
-            let failures = memory.failures.entry(members.clone()).or_default();
-            let key = self.group.joining.key().successor(members.clone(), failures.times());
-            let world = Arc::clone(&self.group.world);
-            let candidate = Group::new(world, key.name().clone(), key.ranks().to_vec(), key.incarnation());
-            candidate.set_timeout(self.group.timeout());
-            if members.len() == 1 {
-                return Ok(candidate);
-            }
-            match self.found(candidate.shared()) {
-                Ok(true) => return Ok(candidate),
-                Ok(false) => candidate.shared().joining.close(),
+            let (founding, mut seat) = memory.founding(self.group, &members);
+            let joining = &founding.shared().joining;
+            let founded = if members.len() == 1 { Ok(true) } else { self.found(founding.shared(), &mut seat) };
+            match founded {
+                Ok(true) => {
+                    joining.set_founding(false);
+                    founding.set_timeout(self.group.timeout());
+                    return Ok(founding);
+                }
+                Ok(false) => joining.close(),
                 Err(error) => {
-                    let is_old = failures.is_known && self.is_by_another(&error);
-                    failures.note(candidate);
-                    if !is_old {
-                        return Err(error);
+                    if joining.failure().is_none() {
+                        memory.failed = Some((founding, seat));
                     }
+                    return Err(error);
                 }
             }
-        }
-    }
-
-    fn is_by_another(&self, error: &Error) -> bool {
-        let Error::GroupAborted(aborted) = error else { return false };
-        match aborted.cause {
-            Cause::RankDied { .. } => false,
-            Cause::Deadline { by, .. }
-            | Cause::Interrupted { by }
-            | Cause::Requested { by }
-            | Cause::Failed { by }
-            | Cause::Shrunk { by } => by != self.group.view.rank,
         }
     }
 
@@ -257,35 +205,44 @@ impl Shrink<'_> {
     }
 
     /// Takes part in the founding of this group: whether it was founded, or a member is gone.
-    fn found(&self, fresh: &Arc<GroupShared>) -> Result<bool> {
+    fn found(&self, fresh: &Arc<GroupShared>, seat: &mut Seat) -> Result<bool> {
         let mut patience = Patience::new(&self.group.world, &fresh.view.ranks, self.options.interrupt);
         let mut watch = Watch::default();
         loop {
             // Before the look: what comes after it is news.
-            let seen = self.news(fresh);
+            let (seen, before) = (self.news(fresh, *seat), *seat);
             let joined = fresh.joining.poll(fresh);
             let facts = Facts { size: fresh.view.ranks.len(), gone: self.gone(fresh), stop: watch.stop.clone() };
-            match look(joined.map(|joined| &joined.windows), &mut watch.arrived, &facts) {
+            match look(joined.map(|joined| &joined.windows), seat, &facts) {
                 Step::Founded => return Ok(true),
                 Step::Fewer => return Ok(false),
-                Step::Failed(cause) => return Err(self.failure(fresh, joined, cause)),
+                Step::Failed(cause) => {
+                    if joined.is_none() {
+                        // Nobody knows yet but the caller.
+                        seat.known = 1;
+                        fresh.joining.tell(fresh, &cause);
+                    }
+                    return Err(self.failure(cause, self.missing(fresh, joined, before)));
+                }
                 Step::Wait => self.check_memory(fresh, &mut watch)?,
             }
-            let pause = patience.pause(&|| self.news(fresh) != seen);
+            let pause = patience.pause(&|| self.news(fresh, *seat) != seen);
             if pause != Pause::Spun && watch.stop.is_none() {
-                watch.stop = self.reason_to_stop(fresh, pause, &mut watch);
+                watch.stop = self.reason_to_stop(fresh, *seat, pause, &mut watch);
             }
         }
     }
 
-    fn news(&self, fresh: &GroupShared) -> News {
+    fn news(&self, fresh: &GroupShared, seat: Seat) -> News {
         let windows = fresh.joining.get().map(|joined| &joined.windows);
-        let all = 0..fresh.view.ranks.len();
+        let arrived = |windows: &GroupWindows| {
+            let number = seat.number.unwrap_or_default();
+            (0..fresh.view.ranks.len()).filter(|index| windows.has_arrived(*index, number)).count()
+        };
         News {
             has_come: fresh.joining.has_come(),
-            arrived: windows.map_or(0, |windows| all.filter(|index| windows.has_arrived(*index)).count()),
-            is_open: windows.is_none_or(|windows| windows.founding() == Founding::Open),
-            is_refused: windows.is_some_and(|windows| windows.aborted().is_some()),
+            arrived: windows.map_or(0, arrived),
+            founding: windows.map_or(Founding::Open(0), GroupWindows::founding),
             departed: (0..self.group.view.ranks.len()).filter_map(|index| self.group.departure(index)).count(),
             is_unwanted: self.is_unwanted(),
         }
@@ -296,7 +253,7 @@ impl Shrink<'_> {
         self.group.world.is_shut_down() || self.group.aborts.load(Ordering::Acquire) != self.aborts
     }
 
-    fn reason_to_stop(&self, fresh: &GroupShared, pause: Pause, watch: &mut Watch) -> Option<Cause> {
+    fn reason_to_stop(&self, fresh: &GroupShared, seat: Seat, pause: Pause, watch: &mut Watch) -> Option<Cause> {
         let by = self.group.view.rank;
         if pause == Pause::Interrupted {
             return Some(Cause::Interrupted { by });
@@ -305,7 +262,7 @@ impl Shrink<'_> {
             return Some(Cause::Requested { by });
         }
         let elapsed = self.elapsed();
-        let missing = self.missing(fresh, fresh.joining.get());
+        let missing = self.missing(fresh, fresh.joining.get(), seat);
         if self.limit.is_some_and(|limit| elapsed >= limit) {
             let peer = missing.first().copied().unwrap_or(by);
             return Some(Cause::Deadline { by, peer });
@@ -321,12 +278,13 @@ impl Shrink<'_> {
     }
 
     /// The members that are waited for, as far as this one can see.
-    fn missing(&self, fresh: &GroupShared, joined: Option<&Joined>) -> Vec<Rank> {
+    fn missing(&self, fresh: &GroupShared, joined: Option<&Joined>, seat: Seat) -> Vec<Rank> {
         let ranks = fresh.view.ranks.iter().copied().enumerate().filter(|(_, rank)| *rank != self.group.view.rank);
         match joined {
             Some(Joined { windows, .. }) => {
-                let late: Vec<Rank> =
-                    ranks.clone().filter(|(index, _)| !windows.has_arrived(*index)).map(|(_, rank)| rank).collect();
+                let number = seat.number.unwrap_or_default();
+                let late = ranks.clone().filter(|(index, _)| !windows.has_arrived(*index, number));
+                let late: Vec<Rank> = late.map(|(_, rank)| rank).collect();
                 // All are there, and one of them said that another is gone, of which nothing is known here.
                 if late.is_empty() { ranks.map(|(_, rank)| rank).collect() } else { late }
             }
@@ -347,17 +305,13 @@ impl Shrink<'_> {
         Err(self.aborted(Cause::Requested { by: fresh.view.world(0) }))
     }
 
-    /// The error of a founding that failed for this reason; the other members are told, if they do not know.
-    fn failure(&self, fresh: &GroupShared, joined: Option<&Joined>, cause: Cause) -> Error {
-        match joined {
-            Some(_) => fresh.life.end(&cause),
-            None => fresh.end(&cause),
-        }
+    /// The error of a try that failed for this reason.
+    fn failure(&self, cause: Cause, missing: Vec<Rank>) -> Error {
         let by_this = |by: Rank| by == self.group.view.rank;
         match cause {
             Cause::Deadline { by, .. } if by_this(by) => Error::Deadline(Box::new(Deadline {
                 site: self.site(),
-                peers: self.missing(fresh, joined),
+                peers: missing,
                 awaited: AWAITED.into(),
                 limit: self.limit.unwrap_or_default(),
                 elapsed: self.elapsed(),

@@ -300,7 +300,8 @@ impl World {
     pub(crate) fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
         let spawned = std::thread::Builder::new().name(name.into()).spawn(body);
         let handle = spawned.map_err(|error| {
-            let refused = Error::resource(format!("the thread {name}"), error, "raise the limit on processes with `ulimit -u`");
+            let refused =
+                Error::resource(format!("the thread {name}"), error, "raise the limit on processes with `ulimit -u`");
             refused.met_by(self.rank())
         })?;
         let mut threads = lock(&self.threads);

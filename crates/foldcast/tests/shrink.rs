@@ -79,6 +79,8 @@ fn six_ranks_shrink_to_one_death_by_death() {
 
 /// Descriptors, mappings, threads, and KiB of memory of this process.
 fn holdings() -> [usize; 4] {
+    // The monitors may still have a request open.
+    std::thread::sleep(Duration::from_millis(200));
     let count = |path: &str| std::fs::read_dir(path).expect("/proc is there").count();
     let status = std::fs::read_to_string("/proc/self/status").expect("/proc is there");
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a process has memory");
@@ -105,7 +107,7 @@ fn a_hundred_epochs_leave_nothing_behind() {
         (20..120).for_each(&mut round);
         let after = holdings();
         println!("{}: descriptors, mappings, threads, KiB: {before:?}, {after:?}", communicator.rank());
-        assert_eq!([after[0], after[2]], [before[0], before[2]], "descriptors, threads");
+        assert!(after[0] <= before[0] && after[2] <= before[2], "{before:?} {after:?}");
         // The allocator may map an arena more. A group's memory would be a mapping an epoch, and half a MiB that was touched.
         assert!(after[1] <= before[1] + 5 && after[3] <= before[3] + 4096, "{before:?} {after:?}");
     }));
@@ -114,7 +116,9 @@ fn a_hundred_epochs_leave_nothing_behind() {
 fn check_names(error: &Error, late: Rank, own: Rank) {
     match error {
         Error::Deadline(deadline) => assert!(own != late && deadline.peers == [late], "{own}: {error}"),
-        Error::GroupAborted(e) => assert!(matches!(e.cause, Cause::Deadline { peer, .. } if peer == late), "{own}: {error}"),
+        Error::GroupAborted(e) => {
+            assert!(matches!(e.cause, Cause::Deadline { peer, .. } if peer == late), "{own}: {error}")
+        }
         _ => panic!("{own}: {error}"),
     }
 }
@@ -302,6 +306,7 @@ fn an_abort_ends_a_shrink_on_all() {
     all_well(&ranks("an_abort_ends_a_shrink_on_all", 3, |communicator| {
         let group = communicator.new_group(&everybody(communicator), Some("g")).expect("a group");
         check_works(&group, communicator);
+        let begun = Instant::now();
         if communicator.rank() == Rank(2) {
             std::thread::sleep(Duration::from_millis(800));
         }
@@ -314,7 +319,10 @@ fn an_abort_ends_a_shrink_on_all() {
         });
         let error = group.shrink(&DEFAULT).expect_err("aborted");
         assert!(matches!(&error, Error::GroupAborted(e) if e.cause == Cause::Requested { by: Rank(1) }), "{error}");
-        thread.map(|thread| thread.join().expect("no panic"));
+        if let Some(thread) = thread {
+            thread.join().expect("no panic");
+        }
+        std::thread::sleep(Duration::from_millis(1500).saturating_sub(begun.elapsed()));
         check_works(&group.shrink(&DEFAULT).expect("all are there"), communicator);
     }));
 }

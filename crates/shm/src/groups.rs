@@ -65,15 +65,14 @@ impl GroupKey {
         self.incarnation
     }
 
-    /// The key of the group of these members that goes on where this one ended, after so many foundings of it that failed.
-    /// No group that is made has it: those count from 0.
+    /// The key of the group of these members that goes on where this one ended. No group that is made has it: those count
+    /// from 0.
     ///
     /// # Panics
     /// As [`new`](Self::new).
     #[must_use]
-    pub fn successor(&self, ranks: impl Into<Arc<[Rank]>>, failures: u64) -> GroupKey {
-        let bytes = [&self.identity().to_le_bytes()[..], &failures.to_le_bytes()].concat();
-        GroupKey::new(self.name.clone(), ranks, digest(1, &bytes) | 1 << 63)
+    pub fn successor(&self, ranks: impl Into<Arc<[Rank]>>) -> GroupKey {
+        GroupKey::new(self.name.clone(), ranks, digest(1, &self.identity().to_le_bytes()) | 1 << 63)
     }
 
     /// 128 bits that stand for the key between processes.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Union
 
-import foldcast
 import tensorflow as tf
+
+import foldcast
 
 _WORLD_GROUP = "hccl_world_group"
 

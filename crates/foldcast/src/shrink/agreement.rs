@@ -1,58 +1,57 @@
 //! How the members of a new epoch agree that it exists: one look of one of them, on nothing but facts.
 //!
-//! A founding is of a fixed list of members, those that one of them did not know to be gone. All of them must arrive; then
-//! whoever sees it founds the group, by a word in its memory that is set once. Whoever cannot wait for that (a member is gone,
-//! its time is up) sets the word to say so. A death makes the members begin again with a shorter list, anything else ends
-//! the attempt on all. Why this agrees and ends: `README.md` of `foldcast-shm`.
+//! A founding is of a fixed list of members, those that one of them did not know to be gone. All must arrive in one try; then
+//! whoever sees it founds the group, by a word in its memory. Whoever cannot wait for that (a member is gone, its time is
+//! up) fails the try in that word. A death makes the members begin again with a shorter list; anything else is the error of
+//! all, who may then try again. Why this agrees and ends: `README.md` of `foldcast-shm`.
 
 use shm::{Founding, GroupWindows};
-use types::transport::Windows;
 use types::{Cause, Ending, Rank};
 
 /// What the members of a founding share.
 pub(crate) trait Place {
-    /// Says that this member takes part: from now on the group may be founded.
-    fn arrive(&self);
+    /// Says that this member takes part in this try: from now on the group may be founded.
+    fn arrive(&self, number: u64);
 
-    /// Whether a member takes part.
-    fn has_arrived(&self, index: usize) -> bool;
+    /// Whether a member takes part in this try.
+    fn has_arrived(&self, index: usize, number: u64) -> bool;
 
     /// What came of it so far.
     fn founding(&self) -> Founding;
 
-    /// Founds the group, unless it was given up before.
-    fn found(&self) -> Founding;
+    /// Why the last try failed, if one has.
+    fn why_not(&self) -> Option<Cause>;
 
-    /// Gives it up, unless the group was founded before.
-    fn give_up(&self, cause: &Cause) -> Founding;
+    /// Founds the group, if this try is still open.
+    fn found(&self, number: u64) -> Founding;
 
-    /// Why a member gave it up before it had arrived.
-    fn refusal(&self) -> Option<Cause>;
+    /// Fails this try, if it is still open.
+    fn give_up(&self, number: u64, cause: &Cause) -> Founding;
 }
 
 impl Place for GroupWindows {
-    fn arrive(&self) {
-        GroupWindows::arrive(self);
+    fn arrive(&self, number: u64) {
+        GroupWindows::arrive(self, number);
     }
 
-    fn has_arrived(&self, index: usize) -> bool {
-        GroupWindows::has_arrived(self, index)
+    fn has_arrived(&self, index: usize, number: u64) -> bool {
+        GroupWindows::has_arrived(self, index, number)
     }
 
     fn founding(&self) -> Founding {
         GroupWindows::founding(self)
     }
 
-    fn found(&self) -> Founding {
-        GroupWindows::found(self)
+    fn why_not(&self) -> Option<Cause> {
+        self.why_not_founded()
     }
 
-    fn give_up(&self, cause: &Cause) -> Founding {
-        self.give_up_founding(cause)
+    fn found(&self, number: u64) -> Founding {
+        GroupWindows::found(self, number)
     }
 
-    fn refusal(&self) -> Option<Cause> {
-        self.aborted()
+    fn give_up(&self, number: u64, cause: &Cause) -> Founding {
+        self.give_up_founding(number, cause)
     }
 }
 
@@ -67,6 +66,15 @@ pub(crate) struct Facts {
     pub(crate) stop: Option<Cause>,
 }
 
+/// What this member remembers of a founding.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Seat {
+    /// The failures of which its caller was told; those that come after are news.
+    pub(crate) known: u64,
+    /// The try in which it has arrived.
+    pub(crate) number: Option<u64>,
+}
+
 /// What a look results in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -76,36 +84,36 @@ pub(crate) enum Step {
     Founded,
     /// It will never exist: begin again without those that are gone.
     Fewer,
-    /// It will never exist, for this reason.
+    /// This try has failed, for this reason.
     Failed(Cause),
 }
 
-/// One look at a founding; `place` is `None` as long as its memory is not there. `arrived` is this member's memory of having
-/// arrived: false before the first look.
-pub(crate) fn look<P: Place>(place: Option<&P>, arrived: &mut bool, facts: &Facts) -> Step {
+/// One look at a founding; `place` is `None` as long as its memory is not there.
+pub(crate) fn look<P: Place>(place: Option<&P>, seat: &mut Seat, facts: &Facts) -> Step {
     let Some(place) = place else { return alone(facts) };
-    if !*arrived {
-        if facts.gone.is_some() {
-            // Without this member it cannot have been founded, and never will be.
-            return Step::Fewer;
+    let Founding::Open(failures) = place.founding() else { return Step::Founded };
+    let number = match seat.number {
+        Some(number) => number,
+        // Without this member it cannot have been founded, and never will be.
+        None if facts.gone.is_some() => return Step::Fewer,
+        None => {
+            let others_try = (0..facts.size).any(|index| place.has_arrived(index, failures));
+            if failures > seat.known && !others_try {
+                return failed(place, seat, facts, failures);
+            }
+            place.arrive(failures);
+            *seat.number.insert(failures)
         }
-        place.arrive();
-        *arrived = true;
-    }
-    let founding = match place.founding() {
-        Founding::Open => decide(place, facts),
-        made => made,
     };
+    let founding = if failures == number { decide(place, facts, number) } else { Founding::Open(failures) };
     match founding {
-        Founding::Open => Step::Wait,
         Founding::Founded => Step::Founded,
-        // Facts reach all; to be told before is no reason to believe.
-        Founding::Failed(Cause::RankDied { .. }) => alone(facts),
-        Founding::Failed(cause) => Step::Failed(cause),
+        Founding::Open(failures) if failures == number => Step::Wait,
+        Founding::Open(failures) => failed(place, seat, facts, failures),
     }
 }
 
-/// What follows from this member's own facts, where the group cannot exist.
+/// What follows from this member's own facts, where it can do nothing about the group.
 fn alone(facts: &Facts) -> Step {
     match (facts.gone, &facts.stop) {
         (Some(_), _) => Step::Fewer,
@@ -114,17 +122,28 @@ fn alone(facts: &Facts) -> Step {
     }
 }
 
-fn decide<P: Place>(place: &P, facts: &Facts) -> Founding {
-    let died = facts.gone.map(|(peer, ending)| Cause::RankDied { peer, ending });
-    if let Some(cause) = place.refusal().or(died) {
-        return place.give_up(&cause);
+fn failed<P: Place>(place: &P, seat: &mut Seat, facts: &Facts, failures: u64) -> Step {
+    match place.why_not() {
+        // Facts reach all; to be told before is no reason to believe.
+        Some(Cause::RankDied { .. }) => alone(facts),
+        Some(cause) => {
+            *seat = Seat { known: failures, number: None };
+            Step::Failed(cause)
+        }
+        None => Step::Wait,
     }
-    if (0..facts.size).all(|index| place.has_arrived(index)) {
-        return place.found();
+}
+
+fn decide<P: Place>(place: &P, facts: &Facts, number: u64) -> Founding {
+    if let Some((peer, ending)) = facts.gone {
+        return place.give_up(number, &Cause::RankDied { peer, ending });
+    }
+    if (0..facts.size).all(|index| place.has_arrived(index, number)) {
+        return place.found(number);
     }
     match &facts.stop {
-        Some(cause) => place.give_up(cause),
-        None => Founding::Open,
+        Some(cause) => place.give_up(number, cause),
+        None => Founding::Open(number),
     }
 }
 

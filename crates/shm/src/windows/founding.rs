@@ -1,69 +1,60 @@
 //! The founding of the group whose memory this is; see [`crate::founding`].
 
-use std::sync::atomic::Ordering as LocalOrdering;
-
 use types::Cause;
 use types::transport::Windows;
 
 use super::{CAUSE_WORDS, GroupWindows, store_bytes};
-use crate::founding::{self, Decision, Founding};
+use crate::founding::{self, Founding};
 use crate::layout::count;
 use crate::primitive::AtomicU64;
 
 impl GroupWindows {
-    /// Says that this rank takes part in the founding: from now on the group may come to be at any moment.
-    pub fn arrive(&self) {
-        founding::arrive(self.word(self.layout.arrived(self.rank)));
+    /// Says that this rank takes part in this try to found the group, which may come to be at any moment from now on.
+    pub fn arrive(&self, number: u64) {
+        founding::arrive(self.word(self.layout.arrived(self.rank)), number);
         self.wake();
     }
 
-    /// Whether the member of this index takes part.
+    /// Whether the member of this index takes part in this try.
     ///
     /// # Panics
     /// If there is no such member.
     #[must_use]
-    pub fn has_arrived(&self, index: usize) -> bool {
-        founding::has_arrived(self.word(self.layout.arrived(self.bound(index))))
+    pub fn has_arrived(&self, index: usize, number: u64) -> bool {
+        founding::has_arrived(self.word(self.layout.arrived(self.bound(index))), number)
     }
 
     /// What came of the founding so far.
     #[must_use]
     pub fn founding(&self) -> Founding {
-        founding::decision(self.word(self.layout.founding())).map_or(Founding::Open, |made| self.outcome(made))
+        founding::founding(self.word(self.layout.founding()))
     }
 
-    /// Founds the group, unless it was given up before. Only a member that has seen all members arrive may.
-    pub fn found(&self) -> Founding {
-        self.decide(Decision::Founded)
+    /// Why the last try failed, if one has.
+    #[must_use]
+    pub fn why_not_founded(&self) -> Option<Cause> {
+        let author = founding::author(self.word(self.layout.founding()))?;
+        Some(self.cause_by(count(author) + 1))
     }
 
-    /// Gives the founding up on all members, unless the group was founded before: then it stays, and so does this rank's
-    /// part in it.
-    pub fn give_up_founding(&self, cause: &Cause) -> Founding {
-        let spoke = self.has_spoken.swap(true, LocalOrdering::Relaxed);
-        if !spoke {
-            // The cause is complete before the decision names its author.
-            let line = self.layout.cause(self.rank);
-            store_bytes(self.segment.at::<[AtomicU64; CAUSE_WORDS]>(line), &cause.encode());
-        }
-        let outcome = self.decide(Decision::Failed(self.rank));
-        if outcome == Founding::Founded && !spoke {
-            // Nobody was told: the line is free for what ends the group later.
-            self.has_spoken.store(false, LocalOrdering::Relaxed);
-        }
+    /// Founds the group, if this try is still open. Only a member that has seen all members arrive in it may.
+    pub fn found(&self, number: u64) -> Founding {
+        let outcome = founding::found(self.word(self.layout.founding()), number);
+        self.wake();
         outcome
     }
 
-    fn decide(&self, wanted: Decision) -> Founding {
-        let made = founding::decide(self.word(self.layout.founding()), wanted);
+    /// Fails this try on all members, if it is still open. If the group was founded before, it stays, and so does this rank's
+    /// part in it.
+    ///
+    /// One thread of a process at a time may call it, and none after the group was founded.
+    pub fn give_up_founding(&self, number: u64, cause: &Cause) -> Founding {
+        // The cause is complete before the word names its author. It is the line of what ends the group later: until the
+        // group is founded nothing can.
+        let line = self.layout.cause(self.rank);
+        store_bytes(self.segment.at::<[AtomicU64; CAUSE_WORDS]>(line), &cause.encode());
+        let outcome = founding::give_up(self.word(self.layout.founding()), number, self.rank);
         self.wake();
-        self.outcome(made)
-    }
-
-    fn outcome(&self, made: Decision) -> Founding {
-        match made {
-            Decision::Founded => Founding::Founded,
-            Decision::Failed(author) => Founding::Failed(self.cause_by(count(author).saturating_add(1))),
-        }
+        outcome
     }
 }

@@ -321,22 +321,21 @@ fn memory_that_is_no_groups_is_refused() {
 }
 
 #[test]
-fn the_first_decision_of_a_founding_stays_for_all() {
-    let cause = Cause::Deadline { by: Rank(1), peer: Rank(2) };
+fn the_first_decision_of_a_try_stays_for_all() {
+    let late = Cause::Deadline { by: Rank(1), peer: Rank(2) };
     let all = members(3);
-    assert!(all.iter().all(|member| member.founding() == Founding::Open && !member.has_arrived(1)));
-    all.iter().for_each(GroupWindows::arrive);
-    assert!((0..3).all(|index| all[2].has_arrived(index)));
-    assert_eq!(all[0].found(), Founding::Founded);
-    assert_eq!(all[1].give_up_founding(&cause), Founding::Founded);
+    assert!(all.iter().all(|member| member.founding() == Founding::Open(0) && !member.has_arrived(1, 0)));
+    assert_eq!(all[1].give_up_founding(0, &late), Founding::Open(1));
+    assert_eq!(all[2].give_up_founding(0, &Cause::Requested { by: Rank(2) }), Founding::Open(1));
+    assert!(all.iter().all(|member| member.found(0) == Founding::Open(1)));
+    assert!(all.iter().all(|member| member.why_not_founded() == Some(late.clone())));
+
+    all.iter().for_each(|member| member.arrive(1));
+    assert!((0..3).all(|index| all[2].has_arrived(index, 1) && !all[2].has_arrived(index, 0)));
+    assert_eq!(all[0].found(1), Founding::Founded);
+    assert_eq!(all[1].give_up_founding(1, &late), Founding::Founded);
     assert!(all.iter().all(|member| member.founding() == Founding::Founded && member.aborted().is_none()));
-    // What could not be said then is said later as if nothing had been.
     let later = Cause::Requested { by: Rank(1) };
     all[1].abort(&later);
     assert_eq!(all[2].aborted(), Some(later));
-
-    let all = members(3);
-    assert_eq!(all[1].give_up_founding(&cause), Founding::Failed(cause.clone()));
-    assert_eq!(all[2].give_up_founding(&Cause::Requested { by: Rank(2) }), Founding::Failed(cause.clone()));
-    assert!(all.iter().all(|member| member.found() == Founding::Failed(cause.clone())));
 }

@@ -15,9 +15,9 @@ fn members(set: Set) -> impl Iterator<Item = usize> {
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Phase {
     Begins,
-    In { list: Set, arrived: bool },
+    In { list: Set, seat: Seat },
     Founded(Set),
-    Failed(Set),
+    Failed { list: Set, seat: Seat },
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -31,24 +31,26 @@ struct Member {
 
 impl Member {
     fn is_done(&self) -> bool {
-        matches!(self.phase, Phase::Founded(_) | Phase::Failed(_))
+        matches!(self.phase, Phase::Founded(_) | Phase::Failed { .. })
     }
 }
 
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
-enum Word {
-    #[default]
-    Unset,
-    Founded,
-    /// Whether for a death.
-    Failed(bool),
+struct Memory {
+    /// By member, one more than the number of the try.
+    arrived: [u64; 8],
+    founded: bool,
+    failures: u64,
+    /// Whether the last failure was for a death.
+    for_death: bool,
 }
 
-#[derive(Clone, Default, PartialEq, Eq, Hash)]
-struct Memory {
-    arrived: Set,
-    word: Word,
-    refused: bool,
+impl Memory {
+    fn fail(&mut self, number: u64, for_death: bool) {
+        if !self.founded && self.failures == number {
+            (self.failures, self.for_death) = (number + 1, for_death);
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,7 +58,7 @@ enum Omission {
     Nothing,
     /// Who gives up tells nobody.
     GivingUp,
-    /// Who is the first to see all arrive decides whatever was decided before.
+    /// Who gives up does so though the group was founded.
     FirstDecision,
 }
 
@@ -66,55 +68,56 @@ struct View<'a> {
     list: Set,
     member: usize,
     omission: Omission,
+    /// What it said to nobody.
+    untold: RefCell<Option<Cause>>,
 }
 
 fn cause(death: bool) -> Cause {
     if death { Cause::RankDied { peer: Rank(0), ending: Ending::Unknown } } else { Cause::Requested { by: Rank(0) } }
 }
 
-impl View<'_> {
-    fn set(&self, word: Word) -> Founding {
-        let careless = self.omission == Omission::FirstDecision && word == Word::Founded;
-        let mut memory = self.memory.borrow_mut();
-        if memory.word == Word::Unset || careless {
-            memory.word = word;
-        }
-        drop(memory);
-        self.founding()
-    }
-}
-
 impl Place for View<'_> {
-    fn arrive(&self) {
-        self.memory.borrow_mut().arrived |= 1 << self.member;
+    fn arrive(&self, number: u64) {
+        self.memory.borrow_mut().arrived[self.member] = number + 1;
     }
 
-    fn has_arrived(&self, index: usize) -> bool {
+    fn has_arrived(&self, index: usize, number: u64) -> bool {
         let member = members(self.list).nth(index).expect("a member of the list");
-        self.memory.borrow().arrived & 1 << member != 0
+        self.memory.borrow().arrived[member] == number + 1
     }
 
     fn founding(&self) -> Founding {
-        match self.memory.borrow().word {
-            Word::Unset => Founding::Open,
-            Word::Founded => Founding::Founded,
-            Word::Failed(death) => Founding::Failed(cause(death)),
+        let memory = self.memory.borrow();
+        if memory.founded { Founding::Founded } else { Founding::Open(memory.failures) }
+    }
+
+    fn why_not(&self) -> Option<Cause> {
+        if let Some(untold) = &*self.untold.borrow() {
+            return Some(untold.clone());
         }
+        let memory = self.memory.borrow();
+        (memory.failures > 0).then(|| cause(memory.for_death))
     }
 
-    fn found(&self) -> Founding {
-        self.set(Word::Founded)
+    fn found(&self, number: u64) -> Founding {
+        let mut memory = self.memory.borrow_mut();
+        memory.founded |= memory.failures == number;
+        drop(memory);
+        self.founding()
     }
 
-    fn give_up(&self, cause: &Cause) -> Founding {
-        if self.omission == Omission::GivingUp {
-            return Founding::Failed(cause.clone());
+    fn give_up(&self, number: u64, cause: &Cause) -> Founding {
+        let for_death = matches!(cause, Cause::RankDied { .. });
+        match self.omission {
+            Omission::GivingUp => {
+                *self.untold.borrow_mut() = Some(cause.clone());
+                return Founding::Open(number + 1);
+            }
+            Omission::FirstDecision => self.memory.borrow_mut().founded = false,
+            Omission::Nothing => {}
         }
-        self.set(Word::Failed(matches!(cause, Cause::RankDied { .. })))
-    }
-
-    fn refusal(&self) -> Option<Cause> {
-        self.memory.borrow().refused.then(|| cause(false))
+        self.memory.borrow_mut().fail(number, for_death);
+        self.founding()
     }
 }
 
@@ -126,13 +129,14 @@ struct World {
     untold: BTreeSet<(Set, usize)>,
     deaths: u8,
     impatience: u8,
+    retries: u8,
 }
 
 impl World {
-    fn new(size: usize, deaths: u8, impatience: u8) -> World {
+    fn new(size: usize, [deaths, impatience, retries]: [u8; 3]) -> World {
         let member = Member { alive: true, knows: 0, patient: true, phase: Phase::Begins };
         let members = vec![member; size];
-        World { members, memories: BTreeMap::new(), untold: BTreeSet::new(), deaths, impatience }
+        World { members, memories: BTreeMap::new(), untold: BTreeSet::new(), deaths, impatience, retries }
     }
 
     fn all(&self) -> Set {
@@ -146,10 +150,10 @@ impl World {
     /// One look of a member at its founding.
     fn step(&mut self, at: usize, omission: Omission) {
         let Member { knows, patient, ref phase, .. } = self.members[at];
-        let (list, mut arrived) = match *phase {
-            Phase::Begins => (self.all() & !knows, false),
-            Phase::In { list, arrived } => (list, arrived),
-            Phase::Founded(_) | Phase::Failed(_) => return,
+        let (list, mut seat) = match *phase {
+            Phase::Begins => (self.all() & !knows, Seat::default()),
+            Phase::In { list, seat } => (list, seat),
+            Phase::Founded(_) | Phase::Failed { .. } => return,
         };
         if list == 1 << at {
             self.members[at].phase = Phase::Founded(list);
@@ -163,18 +167,35 @@ impl World {
         let stop = (!patient).then(|| cause(false));
         let facts = Facts { size: members(list).count(), gone, stop };
         let view = self.memories.get_mut(&list);
-        let view = view.map(|memory| View { memory: RefCell::new(memory), list, member: at, omission });
+        let view = view.map(|memory| View {
+            memory: RefCell::new(memory),
+            list,
+            member: at,
+            omission,
+            untold: RefCell::default(),
+        });
         let has_memory = view.is_some();
-        let step = look(view.as_ref(), &mut arrived, &facts);
+        let step = look(view.as_ref(), &mut seat, &facts);
         self.members[at].phase = match step {
-            Step::Wait => Phase::In { list, arrived },
+            Step::Wait => Phase::In { list, seat },
             Step::Founded => Phase::Founded(list),
             Step::Fewer => Phase::Begins,
-            Step::Failed(_) => Phase::Failed(list),
+            Step::Failed(_) if has_memory => Phase::Failed { list, seat },
+            Step::Failed(_) => {
+                self.untold.insert((list, at));
+                Phase::Failed { list, seat: Seat { known: 1, number: None } }
+            }
         };
-        if self.members[at].phase == Phase::Failed(list) && !has_memory {
-            self.untold.insert((list, at));
-        }
+    }
+
+    /// A member calls again after a failure.
+    fn try_again(&mut self, at: usize) {
+        let Phase::Failed { list, seat } = self.members[at].phase else { return };
+        let now = self.all() & !self.members[at].knows;
+        self.untold.remove(&(list, at));
+        self.members[at].phase = if now == list { Phase::In { list, seat } } else { Phase::Begins };
+        self.members[at].patient = true;
+        self.retries -= 1;
     }
 
     /// All that may happen next, without what is somebody's misfortune; then with that.
@@ -200,6 +221,9 @@ impl World {
                     world.deaths -= 1;
                 });
             }
+            if self.retries > 0 {
+                add(&mut misfortunes, &|world| world.try_again(at));
+            }
             if self.impatience > 0 && !self.members[at].is_done() {
                 add(&mut misfortunes, &|world| {
                     if core::mem::take(&mut world.members[at].patient) {
@@ -212,7 +236,7 @@ impl World {
             if self.memories.contains_key(&told.0) {
                 add(&mut progress, &|world| {
                     world.untold.remove(told);
-                    world.memories.entry(told.0).or_default().refused = true;
+                    world.memories.entry(told.0).or_default().fail(0, false);
                 });
             }
         }
@@ -231,7 +255,7 @@ impl World {
             if self.living() & !list != 0 {
                 return Err(format!("a living member is not in {list:b}"));
             }
-            if phases().any(|phase| *phase == Phase::Failed(*list)) {
+            if phases().any(|phase| matches!(phase, Phase::Failed { list: failed, .. } if failed == list)) {
                 return Err(format!("founded and failed: {list:b}"));
             }
         }
@@ -240,10 +264,10 @@ impl World {
 
     /// What must hold where nothing goes on any more by itself.
     fn check_end(&self) -> Result<(), String> {
-        let anybody_failed = self.members.iter().any(|member| matches!(member.phase, Phase::Failed(_)));
+        let anybody_failed = self.members.iter().any(|member| matches!(member.phase, Phase::Failed { .. }));
         let waits = self.members.iter().position(|member| member.alive && !member.is_done());
         match waits {
-            // For one that has given up another list; its own time will be up.
+            // For one that has given up and is not back; its own time will be up.
             Some(_) if anybody_failed => Ok(()),
             Some(at) => Err(format!("member {at} waits for ever")),
             None => Ok(()),
@@ -268,9 +292,11 @@ fn explore(start: World, omission: Omission) -> Result<usize, String> {
 
 #[test]
 fn members_agree_in_every_order() {
-    for (size, deaths, impatience) in [(2, 1, 2), (3, 2, 1), (3, 0, 3), (3, 3, 0), (4, 2, 0)] {
-        let states = explore(World::new(size, deaths, impatience), Omission::Nothing);
-        let states = states.unwrap_or_else(|wrong| panic!("{size} members, {deaths} deaths, {impatience} late: {wrong}"));
+    // Members; deaths, members whose time is up, calls after a failure.
+    let worlds = [(2, [1, 2, 2]), (3, [2, 1, 1]), (3, [0, 2, 2]), (3, [3, 0, 0]), (4, [2, 0, 0]), (4, [1, 1, 0])];
+    for (size, limits) in worlds {
+        let states = explore(World::new(size, limits), Omission::Nothing);
+        let states = states.unwrap_or_else(|wrong| panic!("{size} members, {limits:?}: {wrong}"));
         assert!(states > 50, "{states} states");
     }
 }
@@ -278,6 +304,6 @@ fn members_agree_in_every_order() {
 #[test]
 fn the_model_can_tell() {
     for omission in [Omission::GivingUp, Omission::FirstDecision] {
-        assert!(explore(World::new(3, 2, 1), omission).is_err());
+        assert!(explore(World::new(3, [2, 1, 0]), omission).is_err());
     }
 }
