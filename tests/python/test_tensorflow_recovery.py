@@ -82,32 +82,30 @@ def goes_on(rank, size):
     def doubled(x):
         return allreduce(x) * 2.0
 
-    with tf.Graph().as_default(), v1.Session() as session:
+    with tf.Graph().as_default() as graph:
         fed = v1.placeholder(tf.float32, [3])
         ops = [allreduce(fed * float(i), name=f"sum_{i}") for i in range(1, 5)]
         sent = broadcast([fed + float(rank)], 1, name="sent")
-        values = {fed: [1.0, 2.0, 3.0]}
-        assert session.run(ops, values)[3].tolist() == [4.0 * size, 8.0 * size, 12.0 * size]
-        with tf.init_scope():
-            assert doubled(tf.constant(1.0)).numpy() == 2 * size and allreduce(1.0).numpy() == size
-        foldcast.barrier()
-        if rank == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        try:
-            session.run(ops, values)
-        except tf.errors.AbortedError as error:
-            assert "rank 0 was killed by signal 9" in str(error), error
-        else:
-            raise AssertionError("rank 0 is dead")
-        group = foldcast.shrink()
-        left = group.size
-        assert group.ranks == (1, 2) and left == 2
-        for _ in range(3):
-            assert session.run(ops, values)[3].tolist() == [4.0 * left, 8.0 * left, 12.0 * left]
-        assert session.run(sent, values)[0].tolist() == [3.0, 4.0, 5.0], "root 1 of the group is rank 2"
-        with tf.init_scope():
-            assert doubled(tf.constant(1.0)).numpy() == 2 * left and allreduce(1.0).numpy() == left
-        assert np.array_equal(foldcast.allreduce([1]), [left])
+    session, values = v1.Session(graph=graph), {fed: [1.0, 2.0, 3.0]}
+    assert session.run(ops, values)[3].tolist() == [4.0 * size, 8.0 * size, 12.0 * size]
+    assert doubled(tf.constant(1.0)).numpy() == 2 * size and allreduce(1.0).numpy() == size
+    foldcast.barrier()
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        session.run(ops, values)
+    except tf.errors.AbortedError as error:
+        assert "rank 0 was killed by signal 9" in str(error), error
+    else:
+        raise AssertionError("rank 0 is dead")
+    group = foldcast.shrink()
+    left = group.size
+    assert group.ranks == (1, 2) and left == 2
+    for _ in range(3):
+        assert session.run(ops, values)[3].tolist() == [4.0 * left, 8.0 * left, 12.0 * left]
+    assert session.run(sent, values)[0].tolist() == [3.0, 4.0, 5.0], "root 1 of the group is rank 2"
+    assert doubled(tf.constant(1.0)).numpy() == 2 * left and allreduce(1.0).numpy() == left
+    assert np.array_equal(foldcast.allreduce([1]), [left])
     return True
 
 
