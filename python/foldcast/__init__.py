@@ -50,6 +50,7 @@ from foldcast._foldcast import (
     products,
     rank,
     set_product,
+    shrink,
     shutdown,
     size,
 )
@@ -89,6 +90,7 @@ __all__ = [
     "products",
     "rank",
     "set_product",
+    "shrink",
     "shutdown",
     "size",
 ]

@@ -132,6 +132,35 @@ def test_a_directory_for_each(ranks, tmp_path, estimator_is_there):
     assert not (tmp_path / "alone0" / "checkpoint").exists()
 
 
+def orphan_body(rank, size, directory, horovod):
+    """Rank 1 is killed in the middle. Without the hook of ours TensorFlow would begin anew for ever."""
+    import foldcast
+    from _ranks import ready, report
+    from npu_bridge.npu_init import NPUEstimator, NPURunConfig, tf
+
+    class Tells(tf.train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            ready("trained")
+
+    config = NPURunConfig(horovod_mode=horovod, save_checkpoints_steps=0, log_step_count_steps=None)
+    place = str(pathlib.Path(directory) / f"{rank}{horovod}")
+    estimator = NPUEstimator(model_fn, model_dir=place, config=config, params={"seed": 1, "distributed": True})
+    try:
+        estimator.train(input_fn(slice(0, ROWS)), hooks=[Tells()])
+    except foldcast.FoldcastError as error:
+        report(f"{type(error).__name__}: {error}")
+
+
+def test_a_death_ends_the_training(ranks, tmp_path, estimator_is_there):
+    for horovod in (True, False):
+        with ranks.start(2, orphan_body, str(tmp_path), horovod, launcher=["--keep-going"], timeout=400) as job:
+            job.wait_ready(0, "trained")
+            job.wait_ready(1, "trained")
+            job.kill(1)
+            job.finish(expect=None)
+        assert "GroupAbortedError" in job.results[0] and "rank 1 was killed by signal 9" in job.results[0], job.results
+
+
 def options_body(rank, size, directory):
     import os
 

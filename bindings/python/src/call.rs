@@ -117,7 +117,7 @@ impl Site {
         timeout: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Site> {
         let state = state::ensure(py)?;
-        let mut site = Site { group: state.world.clone(), op, name: None, timeout: Timeout::Default, state };
+        let mut site = Site { group: state.communicator.world(), op, name: None, timeout: Timeout::Default, state };
         if let Some(group) = group {
             site.group = site.find_group(group).map_err(|error| site.refusal(py, error))?;
         }

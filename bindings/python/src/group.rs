@@ -1,6 +1,6 @@
 //! Groups.
 
-use foldcast::{Error, Rank, Result};
+use foldcast::{Error, Rank, Result, Timeout};
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyList, PyTuple};
@@ -28,6 +28,9 @@ pub(crate) struct Group {
 /// name : str, optional
 ///     1 to 127 bytes of UTF-8, the same on all members. By default one that follows from the members and how often
 ///     a group of them was made.
+/// timeout : float, optional
+///     Seconds that a call of this rank on the group may take that is given no timeout itself, ``inf`` for no limit. By
+///     default what holds for all calls.
 ///
 /// Returns
 /// -------
@@ -36,15 +39,23 @@ pub(crate) struct Group {
 /// Raises
 /// ------
 /// InvalidArgumentError
-///     A rank does not exist or comes twice, there is none, or the name is wrong or taken.
+///     A rank does not exist or comes twice, there is none, the name is wrong or taken, or the timeout is wrong.
 #[pyfunction]
-#[pyo3(signature = (ranks, name=None))]
-pub(crate) fn new_group(py: Python<'_>, ranks: &Bound<'_, PyAny>, name: Option<&Bound<'_, PyAny>>) -> PyResult<Group> {
+#[pyo3(signature = (ranks, name=None, timeout=None))]
+pub(crate) fn new_group(
+    py: Python<'_>,
+    ranks: &Bound<'_, PyAny>,
+    name: Option<&Bound<'_, PyAny>>,
+    timeout: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Group> {
     let state = state::ensure(py)?;
     let made = parse_ranks(ranks).and_then(|ranks| {
         let name =
             name.map(|name| name.extract::<String>().map_err(|_| Error::invalid("name", "a string", written(name))));
-        state.communicator.new_group(&ranks, name.transpose()?.as_deref())
+        let timeout = call::timeout(timeout)?;
+        let group = state.communicator.new_group(&ranks, name.transpose()?.as_deref())?;
+        group.set_timeout(timeout);
+        Ok(group)
     });
     made.map(|inner| Group { inner }).map_err(|error| raise::exception(py, &error))
 }
@@ -71,6 +82,56 @@ pub(crate) fn group(py: Python<'_>, name: &Bound<'_, PyAny>) -> PyResult<Group> 
     let state = state::ensure(py)?;
     let found = call::text("name", name).and_then(|name| state.group(&name, "group"));
     found.map(|inner| Group { inner }).map_err(|error| raise::exception(py, &error))
+}
+
+/// Make a group of the members of a group that are left, after a failure or before one.
+///
+/// All members that are left call it, and it waits for them: those whose processes have not ended, and that have left
+/// neither the job nor the group in order. None is left out for being slow or stopped. Either all of them get the same
+/// group, or the call fails on all of them and can be made again. Who dies meanwhile is left out.
+///
+/// The group has the same name and takes the old one's place: calls with that name, or on all ranks by default, are on it
+/// from now on. Its members are in the old order. On the old one nothing can be called any more; if it lived, its pending
+/// calls raise ``GroupAbortedError``. ``rank()`` and ``size()`` stay what they were when the ranks met: this rank's place
+/// among those that are left is the group's ``rank``, their number its ``size``.
+///
+/// Parameters
+/// ----------
+/// group : str or Group, optional
+///     The group: that of all ranks by default.
+/// timeout : float, optional
+///     Seconds to wait for the other ranks: 1800 by default, ``inf`` for no limit.
+///
+/// Returns
+/// -------
+/// Group
+///
+/// Raises
+/// ------
+/// DeadlineError
+///     A rank that is left did not call it in time. It is named here and, in a ``GroupAbortedError``, on the others.
+/// GroupAbortedError
+///     A rank gave up: its time was up, it was interrupted, or called ``abort``.
+/// NotInGroupError, ClosedError, InvalidArgumentError
+///     This rank is no member, it has destroyed the group, or another thread is in this call.
+/// KeyboardInterrupt
+///     Ctrl-C in the wait.
+#[pyfunction]
+#[pyo3(signature = (group=None, timeout=None))]
+pub(crate) fn shrink(
+    py: Python<'_>,
+    group: Option<&Bound<'_, PyAny>>,
+    timeout: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Group> {
+    run_shrink(py, &Site::new(py, "shrink", group, None, timeout)?)
+}
+
+fn run_shrink(py: Python<'_>, site: &Site) -> PyResult<Group> {
+    let shrunk = call::released(py, |interrupts| {
+        let hook = || interrupts.pending();
+        site.group.shrink(&site.options(interrupts.hook(&hook)))
+    });
+    shrunk.map(|inner| Group { inner })
 }
 
 fn parse_ranks(argument: &Bound<'_, PyAny>) -> Result<Vec<Rank>> {
@@ -256,6 +317,37 @@ impl Group {
     #[pyo3(signature = (timeout=None))]
     fn barrier(&self, py: Python<'_>, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         call::run_barrier(py, &Site::on(py, "barrier", &self.inner, None, timeout)?)
+    }
+
+    /// ``foldcast.shrink`` of this group.
+    #[pyo3(signature = (timeout=None))]
+    fn shrink(&self, py: Python<'_>, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<Group> {
+        run_shrink(py, &Site::on(py, "shrink", &self.inner, None, timeout)?)
+    }
+
+    /// float or None : Seconds that a call of this rank on the group may take that is given no timeout itself; ``inf`` for no
+    /// limit, None for what holds for all calls.
+    #[getter]
+    fn timeout(&self) -> Option<f64> {
+        match self.inner.timeout() {
+            Timeout::Default => None,
+            Timeout::Never => Some(f64::INFINITY),
+            Timeout::After(limit) => Some(limit.as_secs_f64()),
+        }
+    }
+
+    #[setter]
+    fn set_timeout(&self, py: Python<'_>, timeout: &Bound<'_, PyAny>) -> PyResult<()> {
+        let timeout =
+            call::timeout((!timeout.is_none()).then_some(timeout)).map_err(|error| raise::exception(py, &error))?;
+        self.inner.set_timeout(timeout);
+        Ok(())
+    }
+
+    /// str or None : Why the group is over, as far as this rank knows; None while it lives.
+    #[getter]
+    fn ended(&self) -> Option<String> {
+        self.inner.ended().map(|cause| cause.to_string())
     }
 
     /// End the group on all its ranks: pending and later calls raise ``GroupAbortedError``. Returns within a second.

@@ -57,6 +57,7 @@ fn _foldcast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(moves::allgather_async, module)?)?;
     module.add_function(wrap_pyfunction!(group::new_group, module)?)?;
     module.add_function(wrap_pyfunction!(group::group, module)?)?;
+    module.add_function(wrap_pyfunction!(group::shrink, module)?)?;
     module.add_function(wrap_pyfunction!(product::set_product, module)?)?;
     module.add_function(wrap_pyfunction!(product::product, module)?)?;
     module.add_function(wrap_pyfunction!(product::products, module)?)?;

@@ -111,7 +111,7 @@ fn seconds(elapsed: Duration) -> Option<f64> {
 fn culprit(cause: &Cause) -> Rank {
     match cause {
         Cause::RankDied { peer, .. } | Cause::Deadline { peer, .. } => *peer,
-        Cause::Interrupted { by } | Cause::Requested { by } | Cause::Failed { by } => *by,
+        Cause::Interrupted { by } | Cause::Requested { by } | Cause::Failed { by } | Cause::Shrunk { by } => *by,
     }
 }
 

@@ -4,7 +4,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use foldcast::{Communicator, Error, Group, InitOptions, Result, Timeout, error::NotInGroup};
+use foldcast::{Communicator, Error, Group, InitOptions, Result, Timeout, WORLD_GROUP, error::NotInGroup};
 use pyo3::prelude::*;
 
 use crate::call::{self, Interrupts};
@@ -13,7 +13,6 @@ use crate::{logger, pool, product, raise};
 /// What the process has while it is initialised.
 pub(crate) struct State {
     pub(crate) communicator: Communicator,
-    pub(crate) world: Group,
     /// The process that made it: a forked child is another one.
     process: u32,
     closed: AtomicBool,
@@ -124,8 +123,7 @@ fn meet(timeout: Timeout, process: u32, interrupts: &Interrupts) -> Result<&'sta
         communicator.set_product(product);
     }
     pool::set_limit(communicator.config().pool_bytes);
-    let world = communicator.world();
-    let state = Box::new(State { communicator, world, process, closed: AtomicBool::new(false) });
+    let state = Box::new(State { communicator, process, closed: AtomicBool::new(false) });
     let state: &'static State = Box::leak(state);
     CURRENT.store(ptr::from_ref(state).cast_mut(), Ordering::Release);
     if let Some(product) = product::chosen() {
@@ -150,8 +148,8 @@ impl State {
 
     /// The group of this name, for a call of `op`.
     pub(crate) fn group(&self, name: &str, op: &'static str) -> Result<Group> {
-        if name == self.world.name().as_str() {
-            return Ok(self.world.clone());
+        if name == WORLD_GROUP {
+            return Ok(self.communicator.world());
         }
         self.communicator.group(name).map_err(|error| match error {
             Error::NotInGroup(content) => Error::NotInGroup(Box::new(NotInGroup { op, ..*content })),

@@ -64,9 +64,15 @@ impl GroupShared {
 
     #[cold]
     pub(crate) fn not_a_member(&self, kind: OpKind) -> Error {
+        self.stranger(kind.name())
+    }
+
+    /// This process is no member, and called `op`.
+    #[cold]
+    pub(crate) fn stranger(&self, op: &'static str) -> Error {
         Error::NotInGroup(Box::new(NotInGroup {
             rank: self.view.rank,
-            op: kind.name(),
+            op,
             group: self.view.group.clone(),
             members: Some(self.view.ranks.clone()),
             known: self.world.group_names(),

@@ -34,7 +34,6 @@ pub struct Communicator {
 
 struct Inner {
     world: Arc<World>,
-    all: Group,
 }
 
 impl core::fmt::Debug for Inner {
@@ -46,6 +45,7 @@ impl core::fmt::Debug for Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.world.shut_down();
+        self.world.forget_all();
     }
 }
 
@@ -64,11 +64,11 @@ impl Communicator {
     /// # Errors
     /// As [`init`](Self::init).
     pub fn with_config(config: Config, options: InitOptions<'_>) -> Result<Communicator> {
-        let home = Home::here()?;
-        let world = World::meet(config, home, options)?;
-        let ranks = (0..world.config().size).map(Rank::from_index).collect();
-        let all = world.make_group(GroupName::world(), ranks)?;
-        Ok(Communicator { inner: Arc::new(Inner { world, all }) })
+        let rank = config.rank;
+        let met = Home::here().and_then(|home| World::meet(config, home, options));
+        let world = met.map_err(|error| error.met_by(rank))?;
+        world.make_all()?;
+        Ok(Communicator { inner: Arc::new(Inner { world }) })
     }
 
     pub(crate) fn shared_world(&self) -> &World {
@@ -81,13 +81,15 @@ impl Communicator {
         self.inner.world.config()
     }
 
-    /// This process's rank.
+    /// This process's rank: its place among the ranks that met, and its name in errors, for as long as the job lasts. Its
+    /// place among those that are left after a [shrink](Group::shrink) is [`Group::rank`] of [`world`](Self::world).
     #[must_use]
     pub fn rank(&self) -> Rank {
         self.inner.world.rank()
     }
 
-    /// Number of ranks of the job.
+    /// Number of ranks that met. How many are left after a [shrink](Group::shrink) is [`Group::size`] of
+    /// [`world`](Self::world).
     #[must_use]
     pub fn size(&self) -> usize {
         self.inner.world.config().size
@@ -106,10 +108,10 @@ impl Communicator {
         self.size()
     }
 
-    /// The group of all ranks.
+    /// The group of all ranks; after a [shrink](Group::shrink) of it, of those that are left.
     #[must_use]
     pub fn world(&self) -> Group {
-        self.inner.all.clone()
+        self.inner.world.all()
     }
 
     /// The group of this name.

@@ -42,6 +42,25 @@ impl Timeout {
         Ok(Timeout::After(Duration::from_secs_f64(seconds)))
     }
 
+    /// The timeout as one number, and back.
+    pub(crate) fn encode(self) -> u64 {
+        match self {
+            Timeout::Default => 0,
+            Timeout::Never => u64::MAX,
+            // At least one: zero is the default.
+            Timeout::After(limit) => u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX).max(1),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn decode(number: u64) -> Timeout {
+        match number {
+            0 => Timeout::Default,
+            u64::MAX => Timeout::Never,
+            nanoseconds => Timeout::After(Duration::from_nanos(nanoseconds)),
+        }
+    }
+
     /// The limit, where `default` is what [`Timeout::Default`] stands for.
     pub(crate) fn limit(self, default: Option<Duration>) -> Option<Duration> {
         match self {

@@ -1,6 +1,6 @@
 //! A group of ranks and its calls.
 
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::ThreadId;
@@ -15,6 +15,7 @@ use types::{Buffers, DataType, Error, GroupName, Rank, Reduction, Result};
 
 use crate::config::Timeout;
 use crate::join::{Joined, Joining};
+use crate::shrink::Shrinking;
 use crate::wait::Interrupt;
 use crate::world::World;
 
@@ -77,6 +78,11 @@ pub(crate) struct GroupShared {
     pub(crate) submissions: Mutex<Preparer>,
     pub(crate) unnamed: Mutex<UnnamedLane>,
     pub(crate) named: Mutex<NamedLane>,
+    /// The timeout of calls that are given none, encoded.
+    timeout: AtomicU64,
+    /// How often this process has aborted the group.
+    pub(crate) aborts: AtomicU32,
+    pub(crate) shrinking: Mutex<Shrinking>,
 }
 
 impl core::fmt::Debug for GroupShared {
@@ -114,8 +120,15 @@ impl Group {
                 submissions: Mutex::new(preparer()),
                 unnamed: Mutex::new(UnnamedLane::new(preparer())),
                 named: Mutex::new(NamedLane::new(preparer())),
+                timeout: AtomicU64::new(Timeout::Default.encode()),
+                aborts: AtomicU32::new(0),
+                shrinking: Mutex::default(),
             }),
         }
+    }
+
+    pub(crate) fn of(shared: Arc<GroupShared>) -> Group {
+        Group { shared }
     }
 
     pub(crate) fn shared(&self) -> &Arc<GroupShared> {
@@ -144,6 +157,30 @@ impl Group {
     #[must_use]
     pub fn rank(&self) -> Option<usize> {
         self.shared.index
+    }
+
+    /// How long a call of this process on this group may take that is given no timeout itself.
+    #[must_use]
+    pub fn timeout(&self) -> Timeout {
+        self.shared.timeout()
+    }
+
+    /// Sets [`timeout`](Self::timeout), for calls that begin from now on. Nobody else is asked: each member has its own.
+    pub fn set_timeout(&self, timeout: Timeout) {
+        self.shared.timeout.store(timeout.encode(), Ordering::Relaxed);
+    }
+
+    /// Why the group's epoch ended, as far as this process knows; `None` while it lives, and where this process itself has
+    /// closed it in order. Never waits.
+    #[must_use]
+    pub fn ended(&self) -> Option<Cause> {
+        let shared = &self.shared;
+        if shared.world.check_process().is_ok()
+            && let Some(cause) = shared.joining.get().and_then(|joined| joined.windows.aborted())
+        {
+            shared.life.end(&cause);
+        }
+        shared.life.cause()
     }
 
     /// What decides between algorithms, as the first member handed it out; `None` until the members have met, which they
@@ -201,7 +238,7 @@ impl Group {
     }
 
     /// Ends the group's epoch on all members: pending and later calls fail with [`Error::GroupAborted`]. Returns at
-    /// once.
+    /// once. A [`shrink`](Self::shrink) of the group in which this process is fails too, on all members.
     pub fn abort(&self) {
         self.shared.abort();
     }
@@ -238,7 +275,14 @@ impl Group {
 impl GroupShared {
     pub(crate) fn limits(&self, timeout: Timeout) -> Limits {
         let config = self.world.config();
-        Limits { deadline: timeout.limit(config.timeout), first_warning: config.warn_after }
+        let default = self.timeout().limit(config.timeout);
+        Limits { deadline: timeout.limit(default), first_warning: config.warn_after }
+    }
+
+    #[inline]
+    pub(crate) fn timeout(&self) -> Timeout {
+        // Relaxed: a number that stands for itself.
+        Timeout::decode(self.timeout.load(Ordering::Relaxed))
     }
 
     pub(crate) fn ground<'a>(&'a self, joined: &'a Joined) -> Ground<'a, GroupWindows, GroupPeers> {
@@ -257,6 +301,7 @@ impl GroupShared {
     }
 
     pub(crate) fn abort(&self) {
+        self.aborts.fetch_add(1, Ordering::AcqRel);
         self.end(&Cause::Requested { by: self.view.rank });
     }
 

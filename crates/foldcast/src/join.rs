@@ -1,5 +1,6 @@
 //! How the members of a group meet: at first use, each gets the group's memory.
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -36,6 +37,8 @@ impl Joined {
 pub(crate) struct Joining {
     joined: OnceLock<Joined>,
     key: GroupKey,
+    /// Whether the members have yet to agree that the group exists.
+    is_founding: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -54,7 +57,21 @@ struct State {
 impl Joining {
     pub(crate) fn new(name: GroupName, ranks: Vec<Rank>, incarnation: u64) -> Joining {
         let key = GroupKey::new(name, ranks, incarnation);
-        Joining { joined: OnceLock::new(), key, state: Mutex::default() }
+        Joining { joined: OnceLock::new(), key, is_founding: AtomicBool::new(false), state: Mutex::default() }
+    }
+
+    /// From now on, or no more, the members have yet to agree that the group exists.
+    pub(crate) fn set_founding(&self, is_founding: bool) {
+        self.is_founding.store(is_founding, Ordering::Release);
+    }
+
+    fn say(&self, windows: &GroupWindows, cause: &Cause) {
+        if self.is_founding.load(Ordering::Acquire) {
+            // What was to be said was of the first try.
+            let _ = windows.give_up_founding(0, cause);
+        } else {
+            windows.abort(cause);
+        }
     }
 
     /// The memory, if it is there.
@@ -84,11 +101,12 @@ impl Joining {
             Ok(windows) => {
                 state.request = None;
                 if let Some(cause) = state.cause.take() {
-                    windows.abort(&cause);
+                    self.say(&windows, &cause);
                 }
                 Some(self.joined.get_or_init(|| Joined::new(windows)))
             }
             Err(error) => {
+                let error = error.met_by(group.view.rank);
                 state.request = None;
                 state.cause = None;
                 group.life.end(&cause_of(group, &error));
@@ -107,11 +125,11 @@ impl Joining {
     /// Tells the members why the epoch is over, now or as soon as the memory is there.
     pub(crate) fn tell(&self, group: &GroupShared, cause: &Cause) {
         if let Some(joined) = self.poll(group) {
-            return joined.windows.abort(cause);
+            return self.say(&joined.windows, cause);
         }
         let mut state = lock(&self.state);
         if let Some(joined) = self.joined.get() {
-            return joined.windows.abort(cause);
+            return self.say(&joined.windows, cause);
         }
         if state.request.is_some() {
             state.cause.get_or_insert_with(|| cause.clone());
@@ -131,6 +149,26 @@ impl Joining {
     /// Whether the memory was asked for and has not come.
     pub(crate) fn has_asked(&self) -> bool {
         lock(&self.state).request.is_some()
+    }
+
+    /// Which group it is.
+    pub(crate) fn key(&self) -> &GroupKey {
+        &self.key
+    }
+
+    /// Why the memory cannot come, if it cannot.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        lock(&self.state).failed.clone()
+    }
+
+    /// Whether the memory was asked for and is here, to be taken by [`poll`](Self::poll).
+    pub(crate) fn has_come(&self) -> bool {
+        lock(&self.state).request.as_ref().is_some_and(Request::is_done)
+    }
+
+    /// Takes back what was to be [told](Self::tell), if nobody has heard of it.
+    pub(crate) fn take_back(&self) {
+        lock(&self.state).cause = None;
     }
 
     /// Asks no more.

@@ -32,6 +32,7 @@ mod memory;
 mod moves;
 mod sets;
 mod settings;
+mod shrink;
 mod stage;
 mod submitted;
 mod wait;

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 use std::collections::{HashMap, VecDeque};
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -36,6 +36,9 @@ pub(crate) struct World {
     /// The other ranks of the host; `None` in a world of one.
     host: Option<Arc<shm::World>>,
     groups: Mutex<Groups>,
+    /// The group of all ranks, or what became of it. A lock of its own, which is held for writing for a moment in a shrink of
+    /// that group only: so a forked child does not find it locked by a thread that it has not got.
+    all: RwLock<Option<Group>>,
     /// Groups with calls that the progress thread must run.
     active: Mutex<Vec<Arc<GroupShared>>>,
     /// Ended calls whose completions have not run.
@@ -63,6 +66,13 @@ struct Groups {
     incarnations: HashMap<(GroupName, Vec<Rank>), u64>,
 }
 
+impl Groups {
+    /// Whether this is the group of its name.
+    fn has(&self, group: &Group) -> bool {
+        self.by_name.get(group.name()).is_some_and(|known| Arc::ptr_eq(known.shared(), group.shared()))
+    }
+}
+
 impl World {
     fn new(config: Config, home: Home, host: Option<Arc<shm::World>>) -> Arc<World> {
         Arc::new(World {
@@ -72,6 +82,7 @@ impl World {
             home,
             host,
             groups: Mutex::default(),
+            all: RwLock::default(),
             active: Mutex::default(),
             ended: Mutex::default(),
             stopping: AtomicBool::new(false),
@@ -173,6 +184,48 @@ impl World {
         Ok(group)
     }
 
+    /// Makes the group of all ranks.
+    pub(crate) fn make_all(self: &Arc<World>) -> Result<()> {
+        let ranks = (0..self.config.size).map(Rank::from_index).collect();
+        let all = self.make_group(GroupName::world(), ranks)?;
+        self.set_all(Some(all));
+        Ok(())
+    }
+
+    fn set_all(&self, all: Option<Group>) {
+        // What was there is dropped when the lock is free again: that may take longer than a moment.
+        let _former = core::mem::replace(&mut *self.all.write().unwrap_or_else(PoisonError::into_inner), all);
+    }
+
+    /// The group of all ranks, or what became of it.
+    pub(crate) fn all(&self) -> Group {
+        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        all.clone().expect("made with the communicator, and forgotten with the last handle of that")
+    }
+
+    /// Lets go of the group of all ranks, which holds the world as the world holds it.
+    pub(crate) fn forget_all(&self) {
+        self.set_all(None);
+    }
+
+    /// Whether this is the group of its name.
+    pub(crate) fn knows(&self, group: &Group) -> bool {
+        lock(&self.groups).has(group)
+    }
+
+    /// Puts a group in the place of another one, if that is still there.
+    pub(crate) fn replace(&self, group: &Group, successor: &Group) -> bool {
+        let mut groups = lock(&self.groups);
+        if self.stopping.load(Ordering::Acquire) || !groups.has(group) {
+            return false;
+        }
+        groups.by_name.insert(group.name().clone(), successor.clone());
+        if group.name().is_world() {
+            self.set_all(Some(successor.clone()));
+        }
+        true
+    }
+
     /// A name for a group of these ranks that was given none: the same on each of its members.
     pub(crate) fn name_for(&self, ranks: &[Rank]) -> Result<GroupName> {
         let list: Vec<_> = ranks.iter().map(|rank| rank.0.to_string()).collect();
@@ -211,7 +264,7 @@ impl World {
     /// Takes a group out of the list, if it is the one of its name there.
     pub(crate) fn forget(&self, group: &Group) {
         let mut groups = lock(&self.groups);
-        if groups.by_name.get(group.name()).is_some_and(|known| Arc::ptr_eq(known.shared(), group.shared())) {
+        if groups.has(group) {
             groups.by_name.remove(group.name());
         }
     }
@@ -247,7 +300,9 @@ impl World {
     pub(crate) fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
         let spawned = std::thread::Builder::new().name(name.into()).spawn(body);
         let handle = spawned.map_err(|error| {
-            Error::resource(format!("the thread {name}"), error, "raise the limit on processes with `ulimit -u`")
+            let refused =
+                Error::resource(format!("the thread {name}"), error, "raise the limit on processes with `ulimit -u`");
+            refused.met_by(self.rank())
         })?;
         let mut threads = lock(&self.threads);
         threads.retain(|thread| !thread.is_finished());

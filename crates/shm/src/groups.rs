@@ -59,10 +59,21 @@ impl GroupKey {
         &self.ranks
     }
 
-    /// How often this name with these members was made before.
+    /// How often this name with these members was made before; for one that goes on where another ended, a number that
+    /// stands for that one.
     #[must_use]
     pub const fn incarnation(&self) -> u64 {
         self.incarnation
+    }
+
+    /// The key of the group of these members that goes on where this one ended. No group that is made has it: those count
+    /// from 0.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    #[must_use]
+    pub fn successor(&self, ranks: impl Into<Arc<[Rank]>>) -> GroupKey {
+        GroupKey::new(self.name.clone(), ranks, digest(1, &self.identity().to_le_bytes()) | 1 << 63)
     }
 
     /// 128 bits that stand for the key between processes.

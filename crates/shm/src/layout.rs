@@ -23,7 +23,8 @@ const CHANNEL_BYTES: usize = COUNTERS * LINE_BYTES + SIDE_BYTES;
 const AT_ANNOUNCED: usize = 0;
 const AT_RELEASED: usize = AT_ANNOUNCED + LINE_BYTES;
 const AT_CAUSE: usize = AT_RELEASED + LINE_BYTES;
-const AT_CHANNELS: usize = AT_CAUSE + LINE_BYTES;
+const AT_ARRIVED: usize = AT_CAUSE + LINE_BYTES;
+const AT_CHANNELS: usize = AT_ARRIVED + LINE_BYTES;
 
 /// Offsets of the areas in a group's segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +96,7 @@ impl Layout {
         let buffers = pair_count * pair_depth * 2;
         let channels = 2 + lanes;
         let control_stride = AT_CHANNELS + channels * CHANNEL_BYTES;
-        let mut cursor = Cursor(Some(HEADER_BYTES + 2 * LINE_BYTES));
+        let mut cursor = Cursor(Some(HEADER_BYTES + 3 * LINE_BYTES));
         let control = cursor.take(ranks, control_stride);
         let rings = cursor.take(ranks, RING_ENTRIES * ENTRY_BYTES);
         let order = cursor.take(RING_ENTRIES, ENTRY_BYTES);
@@ -225,6 +226,12 @@ impl Layout {
         self.control + owner * self.control_stride + AT_CAUSE
     }
 
+    /// The line on which rank `owner` says that it takes part in the founding of the group.
+    #[must_use]
+    pub const fn arrived(&self, owner: usize) -> usize {
+        self.control + owner * self.control_stride + AT_ARRIVED
+    }
+
     /// The line with rank `owner`'s full fingerprint.
     #[must_use]
     pub fn side(&self, channel: Channel, owner: usize) -> usize {
@@ -248,6 +255,12 @@ impl Layout {
     #[must_use]
     pub const fn ordered(&self) -> usize {
         HEADER_BYTES + LINE_BYTES
+    }
+
+    /// The line that says whether the group was founded, where that has to be agreed.
+    #[must_use]
+    pub const fn founding(&self) -> usize {
+        HEADER_BYTES + 2 * LINE_BYTES
     }
 
     /// The `at`-th entry of the published order.
@@ -304,14 +317,14 @@ mod tests {
     /// All areas of a layout: offset and bytes.
     fn areas(layout: &Layout) -> Vec<(usize, usize)> {
         let Geometry { ranks, slot_bytes, chunk_bytes, pair_depth } = layout.geometry();
-        let mut all = vec![(0, HEADER_BYTES), (layout.abort(), LINE_BYTES), (layout.ordered(), LINE_BYTES)];
+        let mut all = vec![(0, HEADER_BYTES)];
+        all.extend([layout.abort(), layout.ordered(), layout.founding()].map(|at| (at, LINE_BYTES)));
         for at in 0..count(RING_ENTRIES) {
             all.push((layout.order(at), ENTRY_BYTES));
         }
         for owner in 0..ranks {
-            all.extend(
-                [layout.announced(owner), layout.released(owner), layout.cause(owner)].map(|at| (at, LINE_BYTES)),
-            );
+            let lines = [layout.announced(owner), layout.released(owner), layout.cause(owner), layout.arrived(owner)];
+            all.extend(lines.map(|at| (at, LINE_BYTES)));
             all.extend((0..count(RING_ENTRIES)).map(|at| (layout.announcement(owner, at), ENTRY_BYTES)));
         }
         let lanes = (1..layout.lanes()).map(|lane| Channel::Lane(u8::try_from(lane).expect("few lanes")));

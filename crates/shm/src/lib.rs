@@ -9,6 +9,7 @@
 //! The protocol and why it holds: `README.md` beside this crate.
 
 pub mod door;
+pub mod founding;
 pub mod header;
 pub mod layout;
 pub mod primitive;
@@ -51,6 +52,8 @@ pub use arena::Piece;
 pub use crew::Crew;
 #[cfg(not(loom))]
 pub use fork::Home;
+#[cfg(not(loom))]
+pub use founding::Founding;
 #[cfg(not(loom))]
 pub use groups::{GroupKey, Request};
 #[cfg(not(loom))]

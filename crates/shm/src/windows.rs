@@ -17,7 +17,9 @@ use crate::primitive::{AtomicU64, Ordering};
 use crate::segment::Segment;
 use crate::world::{GroupPeers, World};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"foldgrp2");
+mod founding;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"foldgrp3");
 /// Room for the settings that a group's first member hands out.
 pub const MAX_SETTINGS_BYTES: usize = 1024;
 

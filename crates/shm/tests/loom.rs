@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 
 use foldcast_shm::door::{Door, publish_fence};
+use foldcast_shm::founding::{self, Founding};
 use foldcast_shm::header::Header;
 use foldcast_shm::layout::Layout;
 use foldcast_shm::primitive::{AtomicU32, AtomicU64, Futex, Ordering, fence};
@@ -394,4 +395,70 @@ fn ranks_go_the_same_way_whenever_arenas_are_mapped() {
 #[should_panic(expected = "the ranks go different ways")]
 fn whoever_looks_again_goes_another_way() {
     ranks_agree(true);
+}
+
+// ---- The founding of a group -------------------------------------------------------------------------------------
+
+struct Place {
+    lines: [AtomicU64; 2],
+    word: AtomicU64,
+    brought: [UnsafeCell<u32>; 2],
+    reason: UnsafeCell<u32>,
+}
+
+/// Two members arrive; each founds the group if it sees both, and one of them gives it up if it does not. What a member wrote
+/// before it arrived, or before it gave up, is read by whoever acts on it.
+fn found_or_give_up(atomically: bool) {
+    model(3, move || {
+        let lines = [AtomicU64::new(0), AtomicU64::new(0)];
+        let brought = [UnsafeCell::new(0), UnsafeCell::new(0)];
+        let place = Arc::new(Place { lines, word: AtomicU64::new(0), brought, reason: UnsafeCell::new(0) });
+        let peer = Arc::clone(&place);
+        let peer = thread::spawn(move || take_part(&peer, 1, atomically));
+        let outcome = take_part(&place, 0, atomically);
+        assert_eq!(peer.join().unwrap(), outcome, "both see the same");
+    });
+}
+
+fn take_part(place: &Place, own: usize, atomically: bool) -> Founding {
+    // SAFETY: its own until it has arrived.
+    place.brought[own].with_mut(|cell| unsafe { *cell = 7 });
+    founding::arrive(&place.lines[own], 0);
+    let outcome = if founding::has_arrived(&place.lines[1 - own], 0) {
+        if atomically {
+            founding::found(&place.word, 0)
+        } else if founding::founding(&place.word) == Founding::Open(0) {
+            // What must not be: looking first and writing then.
+            place.word.store(u64::MAX, Ordering::Release);
+            Founding::Founded
+        } else {
+            founding::founding(&place.word)
+        }
+    } else if own == 1 {
+        // SAFETY: one member writes it, before it decides.
+        place.reason.with_mut(|cell| unsafe { *cell = 9 });
+        founding::give_up(&place.word, 0, 1)
+    } else {
+        wait_until(|| founding::founding(&place.word) != Founding::Open(0));
+        founding::founding(&place.word)
+    };
+    match founding::author(&place.word) {
+        // SAFETY: its author has decided, and writes no more.
+        Some(author) => assert_eq!((author, place.reason.with(|cell| unsafe { *cell })), (1, 9)),
+        // SAFETY: the other one has arrived, and writes no more.
+        None => assert_eq!(place.brought[1 - own].with(|cell| unsafe { *cell }), 7),
+    }
+    outcome
+}
+
+#[test]
+fn members_see_one_decision() {
+    found_or_give_up(true);
+}
+
+/// The model can tell: a decision in two steps is two decisions.
+#[test]
+#[should_panic]
+fn a_decision_in_two_steps_is_two() {
+    found_or_give_up(false);
 }

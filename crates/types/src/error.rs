@@ -188,6 +188,11 @@ pub enum Cause {
         /// The rank that failed.
         by: Rank,
     },
+    /// A rank left the epoch to go on in a new one, by `shrink()`.
+    Shrunk {
+        /// The rank that called it.
+        by: Rank,
+    },
 }
 
 impl Error {
@@ -209,6 +214,17 @@ impl Error {
             got: got.to_string(),
             hint: hint.into(),
         }))
+    }
+}
+
+impl Error {
+    /// The error of this rank: one of the operating system says so, if it does not name a rank already.
+    #[must_use]
+    pub fn met_by(mut self, rank: Rank) -> Error {
+        if let Error::Resource(resource) = &mut self {
+            resource.rank.get_or_insert(rank);
+        }
+        self
     }
 }
 
@@ -323,7 +339,7 @@ impl fmt::Display for RankDied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {} {} and can no longer take part", self.site, self.peer, self.ending)?;
         after(f, self.elapsed)?;
-        f.write_str("; this group's epoch is over: go on with a new group of the ranks that are left")
+        f.write_str("; this group's epoch is over: go on with shrink(), or a new group of the ranks that are left")
     }
 }
 
@@ -350,6 +366,7 @@ impl fmt::Display for Cause {
             Cause::Interrupted { by } => write!(f, "a wait of {by} was interrupted"),
             Cause::Requested { by } => write!(f, "{by} aborted or destroyed it"),
             Cause::Failed { by } => write!(f, "{by} failed: see its own error"),
+            Cause::Shrunk { by } => write!(f, "{by} shrinks the group"),
         }
     }
 }
@@ -358,7 +375,7 @@ impl fmt::Display for GroupAborted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: the group's epoch is over: {}", self.site, self.cause)?;
         after(f, self.elapsed)?;
-        f.write_str("; go on with a new group of the ranks that are left")
+        f.write_str("; go on with shrink(), or a new group of the ranks that are left")
     }
 }
 
@@ -384,6 +401,7 @@ impl Cause {
             Cause::Interrupted { by } => (3, by, by, (0, 0)),
             Cause::Requested { by } => (4, by, by, (0, 0)),
             Cause::Failed { by } => (5, by, by, (0, 0)),
+            Cause::Shrunk { by } => (6, by, by, (0, 0)),
         };
         let mut bytes = [0; Self::ENCODED_BYTES];
         for (at, word) in [kind, first.0, second.0, ending.0].into_iter().enumerate() {
@@ -410,6 +428,7 @@ impl Cause {
             3 => Cause::Interrupted { by },
             4 => Cause::Requested { by },
             5 => Cause::Failed { by },
+            6 => Cause::Shrunk { by },
             _ => return None,
         })
     }
@@ -457,12 +476,20 @@ mod tests {
             Cause::Interrupted { by: Rank(1) },
             Cause::Requested { by: Rank(1) },
             Cause::Failed { by: Rank(4) },
+            Cause::Shrunk { by: Rank(2) },
         ];
         for cause in rest {
             assert_eq!(Cause::decode(&cause.encode()), Some(cause));
         }
         assert_eq!(Cause::decode(&[0; Cause::ENCODED_BYTES]), None);
         assert_eq!(Cause::decode(&[0xff; Cause::ENCODED_BYTES]), None);
+    }
+
+    #[test]
+    fn what_the_system_refuses_is_refused_to_a_rank() {
+        let error = Error::resource("a thread", "EAGAIN", "raise the limit").met_by(Rank(3));
+        assert_eq!(error.to_string(), "rank 3: could not get a thread: EAGAIN; raise the limit");
+        assert!(error.met_by(Rank(4)).to_string().starts_with("rank 3"), "the first counts");
     }
 
     #[test]

@@ -42,7 +42,7 @@ Output: lines longer than 64 KiB are broken, last lines are completed. For progr
 --raw. Standard input goes to rank 0; the others read nothing.
 
 Failure: when a rank fails, the others have half a second to report it in their own words; then they get SIGTERM, and
-SIGKILL if they are still there a second later.
+SIGKILL if they are still there a second later. With --keep-going they are left alone, so that they can go on without it.
 
 Signals: each rank leads a process group of its own, which gets SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 and
 SIGTSTP when foldcast gets them. When standard input is a terminal, rank 0 stays in the terminal's foreground group, so

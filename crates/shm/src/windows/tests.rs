@@ -7,6 +7,7 @@ use types::{DataType, Elements, GroupName, OpKind, Parts, Reduction};
 
 use super::*;
 use crate::fork::Home;
+use crate::founding::Founding;
 use crate::wire::Address;
 
 const LANES: usize = 3;
@@ -317,4 +318,24 @@ fn memory_that_is_no_groups_is_refused() {
     assert!(GroupWindows::attach(world, key, &other).is_err(), "a segment for two ranks");
     let pipe = rustix::pipe::pipe().unwrap().0;
     assert!(GroupWindows::attach(world, key, &pipe).is_err());
+}
+
+#[test]
+fn the_first_decision_of_a_try_stays_for_all() {
+    let late = Cause::Deadline { by: Rank(1), peer: Rank(2) };
+    let all = members(3);
+    assert!(all.iter().all(|member| member.founding() == Founding::Open(0) && !member.has_arrived(1, 0)));
+    assert_eq!(all[1].give_up_founding(0, &late), Founding::Open(1));
+    assert_eq!(all[2].give_up_founding(0, &Cause::Requested { by: Rank(2) }), Founding::Open(1));
+    assert!(all.iter().all(|member| member.found(0) == Founding::Open(1)));
+    assert!(all.iter().all(|member| member.why_not_founded() == Some(late.clone())));
+
+    all.iter().for_each(|member| member.arrive(1));
+    assert!((0..3).all(|index| all[2].has_arrived(index, 1) && !all[2].has_arrived(index, 0)));
+    assert_eq!(all[0].found(1), Founding::Founded);
+    assert_eq!(all[1].give_up_founding(1, &late), Founding::Founded);
+    assert!(all.iter().all(|member| member.founding() == Founding::Founded && member.aborted().is_none()));
+    let later = Cause::Requested { by: Rank(1) };
+    all[1].abort(&later);
+    assert_eq!(all[2].aborted(), Some(later));
 }

@@ -8,6 +8,8 @@ import tempfile
 import foldcast
 import numpy as np
 import tensorflow as tf
+from foldcast.tensorflow import EndWithGroup
+from hccl.manage.api import get_rank_id
 
 from npu_bridge.estimator.npu._missing import estimator_class
 from npu_bridge.estimator.npu.npu_config import NPURunConfig
@@ -111,6 +113,8 @@ class _TrainsTogether(_Estimator):
         if not self._config_of_device("horovod_mode"):
             # First of all hooks: others look at the global step.
             hooks.insert(0, NPUBroadcastGlobalVariablesHook(0))
+        # A death ends the training, where TensorFlow would make sessions for ever.
+        hooks.insert(0, EndWithGroup())
         config = self._config
         try:
             if not self._writes:
@@ -140,7 +144,7 @@ class _TrainsTogether(_Estimator):
         digest = int.from_bytes(hashlib.sha256(os.fsencode(directory)).digest()[:7], "little")
         table = foldcast.allgather(np.array([[begun, digest]], np.int64))
         first = int(np.argmax(table[:, 1] == digest))
-        return int(table[0, 0]), first == foldcast.rank()
+        return int(table[0, 0]), first == get_rank_id()
 
 
 def _silent(config):

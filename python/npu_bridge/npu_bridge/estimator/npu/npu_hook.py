@@ -3,6 +3,7 @@
 import foldcast
 import tensorflow as tf
 from hccl._checks import integer, refusal
+from hccl.manage.api import get_rank_size
 
 from npu_bridge.hccl import hccl_ops
 
@@ -26,10 +27,11 @@ def broadcast_global_variables(root_rank, index=0):
 
 
 def checked_root(call, root_rank):
-    """`root_rank` as a rank of the world."""
+    """`root_rank` as a rank in the group of all ranks."""
     root = integer(call, "root_rank", root_rank)
-    if not 0 <= root < foldcast.size():
-        raise refusal(call, "root_rank", f"a rank from 0 to {foldcast.size() - 1}", root)
+    size = get_rank_size()
+    if not 0 <= root < size:
+        raise refusal(call, "root_rank", f"a rank from 0 to {size - 1}", root)
     return root
 
 
