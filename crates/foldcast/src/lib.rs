@@ -26,9 +26,12 @@ pub mod costs;
 mod element;
 mod fused;
 mod group;
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 mod join;
 mod lanes;
 mod moves;
+mod rank_table;
 mod sets;
 mod settings;
 mod stage;
