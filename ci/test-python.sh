@@ -2,4 +2,4 @@
 # The Python tests; arguments go to pytest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-.venv/bin/python -m pytest tests/python "$@"
+.venv/bin/python -m pytest tests/python conformance/python "$@"

@@ -14,6 +14,9 @@ import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
 LAUNCHER = pathlib.Path(sys.executable).parent / "foldcast"
+# For ci/memcheck.sh: what ranks run in the place of Python, and by how much that is slower.
+PYTHON = os.environ.get("FOLDCAST_TEST_PYTHON", sys.executable)
+PATIENCE = int(os.environ.get("FOLDCAST_TEST_PATIENCE", "1"))
 # Variables by which a rank is told who it is: a job of a test must not see those of another job.
 OF_A_JOB = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK_ID", "RANK_SIZE", "DEVICE_ID"),
@@ -188,8 +191,8 @@ class Ranks:
             variables.pop(name, None)
             if value is not None:
                 variables[name] = value
-        command = [str(LAUNCHER), "run", "-n", str(size), *launcher, "--", sys.executable, *python, *program]
-        return Job(size, command, directory.name, variables, timeout)
+        command = [str(LAUNCHER), "run", "-n", str(size), *launcher, "--", PYTHON, *python, *program]
+        return Job(size, command, directory.name, variables, timeout * PATIENCE)
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ use crate::wire::{put_bytes, put_number};
 
 /// Writes graphs.
 #[derive(Default)]
-struct Writer {
-    bytes: Vec<u8>,
+pub(crate) struct Writer {
+    pub(crate) bytes: Vec<u8>,
 }
 
-type Value<'a> = (&'a str, Vec<u8>);
+pub(crate) type Value<'a> = (&'a str, Vec<u8>);
 
 fn text(value: &str) -> Vec<u8> {
     let mut out = Vec::new();
@@ -34,7 +34,7 @@ fn float() -> Vec<u8> {
 }
 
 impl Writer {
-    fn node(&mut self, name: &str, op: &str, inputs: &[&str], attributes: &[Value<'_>]) -> &mut Writer {
+    pub(crate) fn node(&mut self, name: &str, op: &str, inputs: &[&str], attributes: &[Value<'_>]) -> &mut Writer {
         let mut node = Vec::new();
         put_bytes(&mut node, 1, name.as_bytes());
         put_bytes(&mut node, 2, op.as_bytes());
@@ -51,7 +51,14 @@ impl Writer {
         self
     }
 
-    fn reduce(&mut self, name: &str, inputs: &[&str], fusion: i64, fusion_id: i64, bytes: i64) -> &mut Writer {
+    pub(crate) fn reduce(
+        &mut self,
+        name: &str,
+        inputs: &[&str],
+        fusion: i64,
+        fusion_id: i64,
+        bytes: i64,
+    ) -> &mut Writer {
         let attributes = [
             ("T", float()),
             ("reduction", text("sum")),

@@ -44,6 +44,8 @@ mod fused;
 mod fusion_tests;
 mod gather;
 mod graph;
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 mod kernel;
 mod node_def;
 mod planning;

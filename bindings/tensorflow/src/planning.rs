@@ -118,6 +118,10 @@ fn sets<'a>(
         if !(1..=2).contains(&fusion) || node.text("reduction")? != "sum" || tag::is_unnamed(node.text("tag")?) {
             continue;
         }
+        // The fused op has a name made of this one, and is an input by it. TensorFlow has no such names.
+        if node.name.starts_with('^') || node.name.contains([':', '\n']) {
+            continue;
+        }
         let group = node.text("group")?;
         let key = Key {
             fusion,

@@ -7,6 +7,8 @@ use clap::{Parser, Subcommand};
 
 mod bench;
 mod explain;
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 mod products;
 mod run;
 mod tune;

@@ -11,6 +11,8 @@ use std::path::PathBuf;
 use types::transport::Geometry;
 use types::{Error, Product, Rank, Result};
 
+use crate::rank_table::RankTable;
+
 /// How long something may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Timeout {
@@ -124,7 +126,7 @@ pub enum CostsFrom {
 }
 
 /// Pairs of variables that give rank and number of ranks, the first that is set counts; others must agree.
-const RANK_PAIRS: [(&str, &str); 5] = [
+pub(crate) const RANK_PAIRS: [(&str, &str); 5] = [
     ("FOLDCAST_RANK", "FOLDCAST_WORLD_SIZE"),
     ("RANK", "WORLD_SIZE"),
     ("RANK_ID", "RANK_SIZE"),
@@ -135,6 +137,9 @@ const RANK_PAIRS: [(&str, &str); 5] = [
 /// Variables by which others claim several ranks in a way that does not say enough: refused where nothing else does,
 /// unless the value is the second.
 const FOREIGN_CLAIMS: [(&str, &str); 3] = [("SLURM_STEP_NUM_TASKS", "1"), ("SLURM_NTASKS", "1"), ("PMIX_RANK", "")];
+
+/// The variable with the path of a rank table.
+const RANK_TABLE: &str = "RANK_TABLE_FILE";
 
 /// Variables that give the number of ranks on this host.
 const LOCAL_SIZES: [&str; 2] = ["LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"];
@@ -275,11 +280,15 @@ fn number(env: Env<'_>, name: &str) -> Result<Option<usize>> {
 
 /// Rank and size of the world.
 fn ranks(env: Env<'_>) -> Result<(usize, usize)> {
+    let table = env(RANK_TABLE).is_some();
+    let chief = ["CM_CHIEF_IP", "CM_WORKER_SIZE"].into_iter().find(|name| env(name).is_some());
     let mut found: Option<(&str, usize, usize)> = None;
     for (rank_name, size_name) in RANK_PAIRS {
         let (rank, size) = match (number(env, rank_name)?, number(env, size_name)?) {
             (Some(rank), Some(size)) => (rank, size),
             (None, None) => continue,
+            // The table says the rest.
+            _ if rank_name == "RANK_ID" && table => continue,
             (Some(_), None) => return Err(incomplete(rank_name, size_name)),
             (None, Some(_)) => return Err(incomplete(size_name, rank_name)),
         };
@@ -293,10 +302,16 @@ fn ranks(env: Env<'_>) -> Result<(usize, usize)> {
             None => found = Some((rank_name, rank, size)),
         }
     }
+    if let Some(chief) = chief.filter(|_| table && found.is_none_or(|(name, ..)| name == "RANK_ID")) {
+        return Err(Error::invalid(RANK_TABLE, format!("no value, since {chief} is set"), "both: one of them must go"));
+    }
     if let Some((_, rank, size)) = found {
         return Ok((rank, size));
     }
-    if env("CM_CHIEF_IP").is_some() || env("CM_WORKER_SIZE").is_some() {
+    if let Some(file) = env(RANK_TABLE) {
+        return by_table(env, &file);
+    }
+    if chief.is_some() {
         return chief_and_workers(env);
     }
     for (name, harmless) in FOREIGN_CLAIMS {
@@ -305,13 +320,39 @@ fn ranks(env: Env<'_>) -> Result<(usize, usize)> {
             return Err(Error::invalid("RANK", expected, format!("none, with {name}={value}")));
         }
     }
-    match env("RANK_TABLE_FILE") {
-        Some(file) => {
-            let got = format!("RANK_TABLE_FILE={file:?} without them");
-            Err(Error::invalid("RANK_ID and RANK_SIZE", "both set, beside RANK_TABLE_FILE", got))
-        }
-        None => Ok((0, 1)),
+    Ok((0, 1))
+}
+
+/// Rank and size where the table must say at least one of them.
+fn by_table(env: Env<'_>, file: &str) -> Result<(usize, usize)> {
+    let table = RankTable::load(file).map_err(|why| {
+        Error::invalid(
+            RANK_TABLE,
+            "the path of a rank table, or RANK_ID and RANK_SIZE beside it",
+            format!("{file:?}: {why}"),
+        )
+    })?;
+    let size = table.size();
+    if let Some(other) = number(env, "RANK_SIZE")?.filter(|other| *other != size) {
+        let expected = format!("{size}, the number of devices in RANK_TABLE_FILE={file:?}");
+        return Err(Error::invalid("RANK_SIZE", expected, other.to_string()));
     }
+    let rank = match number(env, "RANK_ID")? {
+        Some(rank) => rank,
+        None => match number(env, "DEVICE_ID")? {
+            Some(device) => table.rank_of(device).ok_or_else(|| {
+                let expected = format!("a device that one rank of RANK_TABLE_FILE={file:?} has, or RANK_ID beside it");
+                Error::invalid("DEVICE_ID", expected, device.to_string())
+            })?,
+            None if size == 1 => 0,
+            None => {
+                let expected = format!("a rank below {size}, since RANK_TABLE_FILE={file:?} has so many");
+                return Err(Error::invalid("RANK_ID", expected, "nothing"));
+            }
+        },
+    };
+    check("RANK_ID", rank, "RANK_SIZE", size)?;
+    Ok((rank, size))
 }
 
 /// The `CM_*` variables name devices, not ranks: on one host the device's number is the rank.
@@ -417,7 +458,11 @@ mod tests {
         assert!(refusal(&[("RANK", "-1"), ("WORLD_SIZE", "8")]).contains("\"-1\""));
         assert!(refusal(&[("RANK", "0"), ("WORLD_SIZE", "0")]).contains("WORLD_SIZE"));
         assert!(refusal(&[("RANK", "0"), ("WORLD_SIZE", "1000000")]).contains("4096"));
-        assert!(refusal(&[("RANK_TABLE_FILE", "/x.json")]).contains("RANK_ID"));
+        let missing = refusal(&[("RANK_TABLE_FILE", "/x.json")]);
+        assert!(
+            missing.contains("RANK_TABLE_FILE") && missing.contains("/x.json") && missing.contains("RANK_ID"),
+            "{missing}"
+        );
         assert!(refusal(&[("CM_CHIEF_IP", "10.0.0.1")]).contains("CM_WORKER_SIZE"));
         assert!(refusal(&[("CM_WORKER_SIZE", "2")]).contains("DEVICE_ID"));
         assert!(refusal(&[("SLURM_NTASKS", "4"), ("SLURM_PROCID", "2")]).contains("SLURM_NTASKS=4"));
@@ -426,6 +471,28 @@ mod tests {
         assert_eq!(read(&[("SLURM_NTASKS", "4"), ("RANK", "0"), ("WORLD_SIZE", "1")]).unwrap().size, 1);
         let hosts = [("RANK", "0"), ("WORLD_SIZE", "8"), ("LOCAL_WORLD_SIZE", "4")];
         assert!(refusal(&hosts).contains("span hosts"));
+    }
+
+    #[test]
+    fn a_rank_table_says_what_the_variables_leave_out() {
+        let file = std::env::temp_dir().join(format!("foldcast-table-{}.json", std::process::id()));
+        let devices = r#"[{"device_id": "7", "rank_id": "0"}, {"device_id": "3", "rank_id": "1"}]"#;
+        std::fs::write(&file, format!(r#"{{"version": "1.0", "server_list": [{{"device": {devices}}}]}}"#)).unwrap();
+        let table = ("RANK_TABLE_FILE", file.to_str().unwrap());
+        let of = |more: &[(&str, &str)]| read(&[&[table], more].concat()).map(|config| (config.rank.0, config.size));
+        assert_eq!(of(&[("RANK_ID", "1")]), Ok((1, 2)));
+        assert_eq!(of(&[("DEVICE_ID", "3")]), Ok((1, 2)));
+        assert_eq!(of(&[("RANK_ID", "0"), ("DEVICE_ID", "3")]), Ok((0, 2)));
+        // Where the variables say all, nobody needs the file.
+        assert_eq!(of(&[("RANK_ID", "4"), ("RANK_SIZE", "8")]), Ok((4, 8)));
+        assert_eq!(of(&[("RANK", "4"), ("WORLD_SIZE", "8")]), Ok((4, 8)));
+        let refused = |more: &[(&str, &str)]| refusal(&[&[table], more].concat());
+        assert!(refused(&[]).contains("RANK_ID"));
+        assert!(refused(&[("RANK_ID", "2")]).contains("below RANK_SIZE=2"));
+        assert!(refused(&[("RANK_SIZE", "3"), ("DEVICE_ID", "3")]).contains("expected 2, the number of devices"));
+        assert!(refused(&[("DEVICE_ID", "0")]).contains("DEVICE_ID"));
+        assert!(refused(&[("RANK_ID", "0"), ("CM_CHIEF_IP", "10.0.0.1")]).contains("CM_CHIEF_IP"));
+        std::fs::remove_file(&file).unwrap();
     }
 
     #[test]

@@ -52,7 +52,7 @@ impl Machine {
 }
 
 /// The processor's model in the text of `/proc/cpuinfo`, of which only the first processor is read.
-fn model(text: impl BufRead) -> Option<String> {
+pub(crate) fn model(text: impl BufRead) -> Option<String> {
     let mut parts = Vec::new();
     for line in text.lines().map_while(io::Result::ok).take_while(|line| !line.is_empty()) {
         let Some((name, value)) = line.split_once(':') else { continue };
@@ -67,7 +67,7 @@ fn model(text: impl BufRead) -> Option<String> {
 }
 
 /// The number of processors in a list such as `0-3,8`.
-fn count(list: &str) -> Option<usize> {
+pub(crate) fn count(list: &str) -> Option<usize> {
     let range = |part: &str| match part.split_once('-') {
         None => part.parse().ok().map(|_: usize| 1),
         Some((first, last)) => {
@@ -149,7 +149,7 @@ fn read(path: &Path, machine: &Machine) -> core::result::Result<Option<Constants
     parse(&text, machine).map(Some)
 }
 
-fn parse(text: &str, machine: &Machine) -> core::result::Result<Constants, String> {
+pub(crate) fn parse(text: &str, machine: &Machine) -> core::result::Result<Constants, String> {
     let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     if value["format"] != FORMAT {
         return Err(format!("its format is {}, not {FORMAT:?}", value["format"]));
@@ -166,7 +166,7 @@ fn parse(text: &str, machine: &Machine) -> core::result::Result<Constants, Strin
     Constants::from_values(values).ok_or_else(|| format!("its constants make no sense: {}", value["constants"]))
 }
 
-fn print(constants: &Constants, machine: &Machine) -> String {
+pub(crate) fn print(constants: &Constants, machine: &Machine) -> String {
     let constants: Value =
         Constants::NAMES.iter().zip(constants.values()).map(|(name, value)| (*name, value)).collect();
     let Machine { cpu, cores } = machine;

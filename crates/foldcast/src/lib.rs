@@ -26,10 +26,13 @@ pub mod costs;
 mod element;
 mod fused;
 mod group;
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 mod join;
 mod lanes;
 mod memory;
 mod moves;
+mod rank_table;
 mod sets;
 mod settings;
 mod shrink;

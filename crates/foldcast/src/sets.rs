@@ -30,6 +30,13 @@ const SHOWN: usize = 5;
 /// Kinds of differences that a message shows, such as "missing on rank 1" and "missing on rank 2".
 const KINDS: usize = 4;
 
+/// Characters of a name that a message shows.
+const NAME_CHARACTERS: usize = 200;
+
+/// More bytes than any text about differences has.
+#[cfg(any(test, fuzzing))]
+pub(crate) const MOST_SAID: usize = KINDS * SHOWN * (4 * NAME_CHARACTERS + 100) + 1000;
+
 impl Group {
     /// [`all_reduce_many_async`](Self::all_reduce_many_async) of buffers that have names, one a line. All members must give
     /// the same names in the same order: an error says which names, or whose sizes, differ. Where there are fewer names
@@ -189,7 +196,7 @@ impl Listing {
 }
 
 /// In what the lists differ; empty if in nothing.
-fn differences(listings: &[(Rank, String)]) -> String {
+pub(crate) fn differences(listings: &[(Rank, String)]) -> String {
     let listings: Vec<Listing> = listings.iter().map(Listing::of).collect();
     let mut kinds: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut seen: HashSet<&str> = HashSet::new();
@@ -208,7 +215,7 @@ fn differences(listings: &[(Rank, String)]) -> String {
         } else {
             format!("only {} {verb}", named(&has))
         };
-        kinds.entry(kind).or_default().push(format!("'{name}'"));
+        kinds.entry(kind).or_default().push(format!("'{}'", short(name)));
     }
     if !kinds.is_empty() {
         let more = kinds.len().saturating_sub(KINDS);
@@ -229,7 +236,7 @@ fn of_equal_names(listings: &[Listing]) -> String {
         let pairs = first.entries.iter().zip(&other.entries);
         let at = pairs.into_iter().position(|(own, theirs)| own.0 != theirs.0);
         if let Some(at) = at {
-            let [own, theirs] = [first, other].map(|listing| &listing.entries[at].0);
+            let [own, theirs] = [first, other].map(|listing| short(&listing.entries[at].0));
             return format!(
                 "the order differs: number {at} is '{own}' on {}, '{theirs}' on {}",
                 first.rank, other.rank
@@ -238,7 +245,7 @@ fn of_equal_names(listings: &[Listing]) -> String {
     }
     let sizes = first.entries.iter().enumerate().filter_map(|(at, (name, count))| {
         let other = others.iter().find(|other| other.entries.get(at).is_some_and(|theirs| theirs.1 != *count))?;
-        let theirs = &other.entries[at].1;
+        let (name, count, theirs) = (short(name), short(count), short(&other.entries[at].1));
         Some(format!("'{name}' has {count} elements on {} and {theirs} on {}", first.rank, other.rank))
     });
     some(&sizes.collect::<Vec<_>>())
@@ -248,6 +255,14 @@ fn named(listings: &[&Listing]) -> String {
     let ranks: Vec<_> = listings.iter().take(SHOWN).map(|listing| listing.rank.to_string()).collect();
     let more = listings.len().saturating_sub(SHOWN);
     if more > 0 { format!("{} and {more} more", ranks.join(", ")) } else { ranks.join(", ") }
+}
+
+/// A name as a message shows it: what another rank sends may be of any length.
+fn short(name: &str) -> String {
+    match name.char_indices().nth(NAME_CHARACTERS) {
+        Some((end, _)) => format!("{}..", &name[..end]),
+        None => name.to_owned(),
+    }
 }
 
 fn some(texts: &[String]) -> String {
@@ -291,6 +306,13 @@ mod tests {
         assert_eq!(sizes, "'b' has 2 elements on rank 0 and 3 on rank 2");
         assert_eq!(said(&[&[("a", 1)], &[("a", 1)]]), "");
         assert_eq!(said(&[&[], &[]]), "");
+    }
+
+    #[test]
+    fn a_long_name_is_cut() {
+        let long = "é".repeat(5000);
+        let text = said(&[&[(&long, 1)], &[]]);
+        assert_eq!(text, format!("only rank 0 has '{}..'", "é".repeat(200)));
     }
 
     #[test]

@@ -15,6 +15,8 @@ mod cost;
 mod explain;
 pub mod fit;
 pub mod fusion;
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 mod offering;
 mod shape;
 mod step;

@@ -99,7 +99,7 @@ fn can_be_left_out(plan: &Plan, index: usize) -> bool {
             let after = &plan.steps[index + 1..];
             let is_last = *round + 1 == plan.rounds;
             let folds = plan.steps.iter().filter(|step| matches!(step, Step::Fold { .. })).count();
-            let gives = folds > 0 && u64::try_from(folds).unwrap() + 2 >= plan.rounds;
+            let gives = folds > 0 && u64::try_from(folds).is_ok_and(|folds| folds + 2 >= plan.rounds);
             let takes = after.iter().take_while(|step| !matches!(step, Step::Await { .. }));
             let takes = takes.filter(|step| matches!(step, Step::Take { .. })).count() > 0;
             if is_last { !gives } else { !takes }

@@ -51,26 +51,26 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// Packets taken from one connection, and connections accepted, before others get their turn.
 const TURN: usize = 64;
 
-fn hello(rank: Rank) -> [u8; HELLO_BYTES] {
+pub(crate) fn hello(rank: Rank) -> [u8; HELLO_BYTES] {
     let mut packet = [0; HELLO_BYTES];
     packet[..MAGIC.len()].copy_from_slice(&MAGIC);
     packet[MAGIC.len()..].copy_from_slice(&rank.0.to_le_bytes());
     packet
 }
 
-fn parse_hello(packet: &[u8]) -> Option<Rank> {
+pub(crate) fn parse_hello(packet: &[u8]) -> Option<Rank> {
     let rank = packet.strip_prefix(&MAGIC)?;
     Some(Rank(u32::from_le_bytes(rank.try_into().ok()?)))
 }
 
-fn notice(rank: Rank, ending: Ending) -> [u8; NOTICE_BYTES] {
+pub(crate) fn notice(rank: Rank, ending: Ending) -> [u8; NOTICE_BYTES] {
     let mut packet = [0; NOTICE_BYTES];
     packet[..MAGIC.len()].copy_from_slice(&MAGIC);
     packet[MAGIC.len()..].copy_from_slice(&Cause::RankDied { peer: rank, ending }.encode());
     packet
 }
 
-fn parse_notice(packet: &[u8]) -> Option<(Rank, Ending)> {
+pub(crate) fn parse_notice(packet: &[u8]) -> Option<(Rank, Ending)> {
     let cause = packet.strip_prefix(&MAGIC)?;
     match Cause::decode(cause.try_into().ok()?)? {
         Cause::RankDied { peer, ending } => Some((peer, ending)),

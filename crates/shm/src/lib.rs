@@ -25,6 +25,8 @@ mod death;
 pub mod fork;
 #[cfg(not(loom))]
 pub mod groups;
+#[cfg(all(any(test, fuzzing), not(loom)))]
+pub mod hostile;
 #[cfg(not(loom))]
 pub mod launcher;
 #[cfg(not(loom))]

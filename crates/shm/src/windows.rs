@@ -436,5 +436,23 @@ fn load_bytes(words: &[AtomicU64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect()
 }
 
+#[cfg(any(test, fuzzing))]
+impl GroupWindows {
+    /// The memory of the group and of the world, as a peer has it.
+    pub(crate) fn segments(&self) -> [&Segment; 2] {
+        [&self.segment, self.world.segment()]
+    }
+
+    /// Bytes of the segment before the slots.
+    pub(crate) fn control_bytes(&self) -> usize {
+        self.layout.order(count(RING_ENTRIES) - 1) + size_of::<u128>()
+    }
+
+    #[cfg(test)]
+    pub(crate) const fn layout(&self) -> &Layout {
+        &self.layout
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -319,10 +319,10 @@ impl<'a> Reader<'a> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn samples() -> Vec<Message> {
+    pub(crate) fn samples() -> Vec<Message> {
         let address = Address(vec![b'a'; MAX_ADDRESS_BYTES]);
         let entry = Entry { rank: 3, life: LifeKind::Pidfd, address: address.clone() };
         let refusals = [

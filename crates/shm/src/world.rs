@@ -143,6 +143,11 @@ impl World {
         self.home
     }
 
+    #[cfg(any(test, fuzzing))]
+    pub(crate) const fn segment(&self) -> &Segment {
+        &self.segment
+    }
+
     fn block(&self, rank: Rank) -> &RankBlock {
         assert!(rank.index() < self.size, "{rank} of a world of {} ranks", self.size);
         self.segment.at(HEADER_BYTES + rank.index() * size_of::<RankBlock>())

@@ -10,6 +10,8 @@ mod buffers;
 mod call;
 mod dtype;
 pub mod error;
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 mod product;
 mod rank;
 pub mod transport;

@@ -33,6 +33,14 @@ pub(crate) struct Args {
     collective: Collective,
 }
 
+#[cfg(any(test, fuzzing))]
+impl Args {
+    /// How many cases the arguments ask for; the error is for the user.
+    pub(crate) fn number_of_cases(&self) -> Result<usize, String> {
+        Request::new(&self.collective).map(|request| request.cases.len())
+    }
+}
+
 /// Some element was not what it must be.
 const WRONG: u8 = 1;
 /// Nothing was run; clap's code for wrong usage too.

@@ -182,8 +182,8 @@ fn cross(options: &Options, kinds: &[Kind]) -> Result<Vec<Case>, String> {
         _ => &[false, true],
     };
     let mut cases = Vec::new();
-    for &kind in kinds {
-        for &dtype in &options.dtypes {
+    for kind in each_once(kinds) {
+        for dtype in each_once(&options.dtypes) {
             for &bytes in &options.sizes.0 {
                 if !bytes.is_multiple_of(dtype.size()) {
                     let (text, size) = (short(bytes), dtype.size());
@@ -196,6 +196,17 @@ fn cross(options: &Options, kinds: &[Kind]) -> Result<Vec<Case>, String> {
         }
     }
     Ok(cases)
+}
+
+/// What stands in a list, in its order, without what stands there already.
+fn each_once<T: Copy + PartialEq>(list: &[T]) -> Vec<T> {
+    let mut once = Vec::new();
+    for item in list {
+        if !once.contains(item) {
+            once.push(*item);
+        }
+    }
+    once
 }
 
 #[cfg(test)]

@@ -200,10 +200,16 @@ impl Hub<'_> {
             let got = format!("{} twice: processes {other} and {process}", Rank(rank));
             return Err(watch.invalid("rank", format!("each rank of job '{job_name}' once"), got));
         }
+        let life = Life { kind: life, token };
+        // Of a process that is gone the connection ends first: this is no handle of whoever holds the connection.
+        if life.is_over() && matches!(receive(&socket), Err(Errno::AGAIN)) {
+            self.count_foreign("a rank whose handle is of no process");
+            return Ok(());
+        }
         let own = self.place.life;
         // If it is gone already, `look_after_members` finds that.
         let _ = send(&socket, &Message::Accepted(own.kind).encode(), &[own.token.as_fd()]);
-        self.members[index] = Some(Member { socket, life: Life { kind: life, token }, process, address });
+        self.members[index] = Some(Member { socket, life, process, address });
         Ok(())
     }
 

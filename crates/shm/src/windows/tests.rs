@@ -1,42 +1,15 @@
 use std::sync::Barrier;
 use std::thread;
 
-use kernels::{copy_in, copy_out};
-use types::transport::Peers;
-use types::{DataType, Elements, GroupName, OpKind, Parts, Reduction};
+use kernels::copy_in;
+use types::{DataType, Elements, OpKind, Parts, Reduction};
 
 use super::*;
-use crate::fork::Home;
 use crate::founding::Founding;
-use crate::wire::Address;
-
-const LANES: usize = 3;
-const CHANNELS: [Channel; 5] = [Channel::Unnamed, Channel::Named, Channel::Small, Channel::Lane(1), Channel::Lane(2)];
-const COUNTERS: [Counter; 4] = [Counter::Staged, Counter::Folded, Counter::Verdict, Counter::Taken];
-
-/// The members of a group, all in this process, each with mappings of its own.
-fn members(size: usize) -> Vec<GroupWindows> {
-    let home = Home::here().unwrap();
-    let (_, world_memory) = World::create_segment(size, home).unwrap();
-    let world = |rank| {
-        let segment = Segment::attach("test", &world_memory, World::segment_bytes(size), home).unwrap();
-        Arc::new(World::enter(segment, rank, vec![Address::default(); size].into(), home).unwrap())
-    };
-    let ranks: Vec<Rank> = (0..size).map(Rank::from_index).collect();
-    let key = GroupKey::new(GroupName::new("g").unwrap(), ranks, 0);
-    let (first, memory) = GroupWindows::create(&world(Rank(0)), &key, Geometry::of(size), LANES, b"settings").unwrap();
-    let others = (1..size).map(|rank| GroupWindows::attach(&world(Rank::from_index(rank)), &key, &memory).unwrap());
-    core::iter::once(first).chain(others).collect()
-}
+use crate::hostile::{CHANNELS, COUNTERS, LANES, members, read, read_all};
 
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| u8::try_from((at * 7 + at / 251 + seed * 13) % 256).unwrap()).collect()
-}
-
-fn read(view: SharedBytes<'_>) -> Vec<u8> {
-    let mut bytes = vec![0; view.len()];
-    copy_out(&mut bytes, view);
-    bytes
 }
 
 fn fingerprint(name: &str) -> Fingerprint {
@@ -257,41 +230,11 @@ impl Nonsense {
     }
 }
 
-/// Everything that a rank reads.
-fn read_all(own: &GroupWindows) {
-    let owners = own.geometry().ranks;
-    for channel in CHANNELS {
-        for owner in 0..owners {
-            for at in [0, 1, 1023, 1 << 40, u64::MAX] {
-                let _ = own.header(channel, owner, at);
-                let _ = read(own.slot(channel, owner, at, 100));
-                let _ = read(own.gather(channel, owner, at, 64));
-                let _ = own.announcement(owner, at);
-                let _ = own.order(at);
-                if owner != own.rank() {
-                    let _ = read(own.pair(channel, owner, own.rank(), at, 64));
-                }
-            }
-            for counter in COUNTERS {
-                let _ = own.counter(channel, owner, counter);
-            }
-            let _ = own.description(channel, owner);
-            let _ = own.announced(owner);
-            let _ = own.peers().fate(owner);
-        }
-    }
-    let _ = own.announce(Announcement { identity: 1 });
-    let _ = own.append_order(1);
-    let _ = own.ordered();
-    let _ = own.aborted();
-    own.wake();
-}
-
 #[test]
 fn nonsense_from_a_peer_is_no_more_than_wrong_values() {
     let group = members(3);
     let mut nonsense = Nonsense(0x9e37_79b9);
-    let control_end = group[0].layout.order(1023) + 16;
+    let control_end = group[0].control_bytes();
     for _ in 0..40 {
         nonsense.scribble(&group[1].segment, 0, control_end);
         group.iter().for_each(read_all);

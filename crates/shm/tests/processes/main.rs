@@ -6,6 +6,7 @@
 mod deaths;
 mod groups;
 mod harness;
+mod hostile;
 mod leftovers;
 mod meetings;
 mod rank;

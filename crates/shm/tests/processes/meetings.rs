@@ -113,12 +113,12 @@ fn two_hubs_do_not_mix() {
 }
 
 /// The name of the abstract address at which the hub of this job listens.
-fn hub_name(key: &str) -> String {
+pub(crate) fn hub_name(key: &str) -> String {
     let user = rustix::process::geteuid().as_raw();
     format!("foldcast-{user}-{:016x}", types::digest(1, key.as_bytes()))
 }
 
-fn hub_address(key: &str) -> SocketAddrUnix {
+pub(crate) fn hub_address(key: &str) -> SocketAddrUnix {
     SocketAddrUnix::new_abstract_name(hub_name(key).as_bytes()).unwrap()
 }
 
@@ -169,7 +169,7 @@ fn a_rank_of_another_version_is_refused_by_both() {
 }
 
 /// Waits until so many ranks are connected with the hub of this job.
-fn await_connections(key: &str, count: usize) {
+pub(crate) fn await_connections(key: &str, count: usize) {
     let name = hub_name(key);
     for _ in 0..20_000 {
         let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();

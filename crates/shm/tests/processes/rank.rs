@@ -56,6 +56,9 @@ pub(crate) fn main() {
     if let Ok(address) = std::env::var("SHM_TEST_KNOCK") {
         return knock_as_another_user(&address);
     }
+    if let Ok(address) = std::env::var("SHM_TEST_SQUAT") {
+        return listen_as_another_user(&address);
+    }
     if let Ok(limit) = std::env::var("SHM_TEST_DESCRIPTORS") {
         limit_to(Resource::Nofile, limit.parse().expect("a number"));
     }
@@ -121,11 +124,26 @@ fn limit_to(resource: Resource, limit: u64) {
     setrlimit(resource, limits).expect("a lower limit may be set");
 }
 
-/// Connects to an abstract address as a user that this is not, and says what came back.
-fn knock_as_another_user(address: &str) {
+fn become_another_user() {
     const NOBODY: u32 = 65_534;
     // SAFETY: takes a number only, and this process has no other thread that relies on its user.
     assert_eq!(unsafe { libc::setuid(NOBODY) }, 0, "only root can become another user");
+}
+
+/// Listens at an abstract address as a user that this is not, until it is told to end.
+fn listen_as_another_user(address: &str) {
+    become_another_user();
+    let address = SocketAddrUnix::new_abstract_name(address.as_bytes()).expect("a short name");
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
+    rustix::net::bind(&socket, &address).expect("nobody has it yet");
+    rustix::net::listen(&socket, 8).expect("a bound socket");
+    say("listens");
+    let _ = std::io::stdin().lock().lines().next();
+}
+
+/// Connects to an abstract address as a user that this is not, and says what came back.
+fn knock_as_another_user(address: &str) {
+    become_another_user();
     let address = SocketAddrUnix::new_abstract_name(address.as_bytes()).expect("a short name");
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
     rustix::net::connect(&socket, &address).expect("the hub listens");

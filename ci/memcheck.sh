@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Runs tests of the numpy face under valgrind's memcheck, which sees reads of what nobody wrote and accesses beyond an allocation, in the
+# engine as it is released. Python's own allocator is off: it would hide them.
+#
+#   ci/memcheck.sh [pytest arguments]     the numpy tests that do not wait by the clock
+#
+# Valgrind is installed if it is missing and apt may do so. Where it cannot be nothing is run, and a line says so; with
+# MEMCHECK_MUST=1 that is a failure.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+skip() {
+    echo "memcheck: SKIPPED: $*" >&2
+    [ "${MEMCHECK_MUST:-0}" != 1 ]
+    exit
+}
+
+if ! command -v valgrind >/dev/null && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+    { apt-get update -qq && apt-get install -y -qq valgrind; } >/dev/null 2>&1 || true
+fi
+command -v valgrind >/dev/null || skip "there is no valgrind, and it cannot be installed here"
+[ -x .venv/bin/python ] || skip "there is no .venv: run make setup"
+
+logs=$PWD/build/memcheck
+rm -rf "$logs"
+mkdir -p "$logs"
+# The ranks' interpreter is valgrind's: the tests start what FOLDCAST_TEST_PYTHON says in the place of Python.
+cat >"$logs/python" <<END
+#!/bin/sh
+exec valgrind --quiet --tool=memcheck --error-exitcode=99 --leak-check=no --undef-value-errors=yes --num-callers=30 \\
+    --suppressions=$PWD/ci/memcheck.supp --log-file=$logs/%p.log $PWD/.venv/bin/python "\$@"
+END
+chmod +x "$logs/python"
+tests=("$@")
+[ ${#tests[@]} -gt 0 ] || tests=(tests/python/test_numpy_{arrays,bits,fused,mismatch,moves,results}.py)
+PYTHONMALLOC=malloc FOLDCAST_TEST_PYTHON=$logs/python FOLDCAST_TEST_PATIENCE=20 FOLDCAST_TIMEOUT=600 FOLDCAST_INIT_TIMEOUT=600 \
+    .venv/bin/python -m pytest -q -p no:cacheprovider "${tests[@]}" || failed=1
+found=$(cat "$logs"/*.log | grep -c '^==' || true)
+if [ "${failed:-0}" = 1 ] || [ "$found" -gt 0 ]; then
+    head -n 200 "$logs"/*.log >&2
+    echo "memcheck: FAILED: $found lines in build/memcheck" >&2
+    exit 1
+fi
+echo "memcheck: $(ls "$logs"/*.log | wc -l) processes: nothing found"

@@ -1,0 +1,2 @@
+//! Tests only: see `README.md` and `tests/cases`.
+#![forbid(unsafe_code)]
