@@ -9,7 +9,9 @@ use std::sync::Arc;
 use kernels::Fold;
 use plan::{Choice, Plan, Shape, Shares, Span, Step};
 use types::transport::{Counter, Geometry};
-use types::{Buffers, DataType, Elements, Error, Fingerprint, OpKind, Parts, Rank, Reduction, Result, digest};
+use types::{
+    Buffers, DataType, Elements, Error, Fingerprint, OpKind, Parts, Rank, Reduction, Result, Summary, Ticket, digest,
+};
 
 use crate::lanes::{cuts, spans};
 
@@ -125,6 +127,12 @@ impl Work {
         self.bytes
     }
 
+    /// What is noted of such a call for those who look from outside.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        Summary::new(self.kind, self.dtype, self.reduction, u64::try_from(self.bytes).unwrap_or(u64::MAX))
+    }
+
     /// How many bytes of input the member with this index has: of a broadcast all have as much as the root.
     #[must_use]
     #[inline]
@@ -163,6 +171,8 @@ pub struct Prepared {
     pub(crate) fold: Fold,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) hash: u64,
+    /// What is noted of the call for those who look from outside.
+    pub(crate) summary: Summary,
     /// The last round of each counter that the plan waits for: who has published these has done its part.
     pub(crate) last_awaits: Vec<(Counter, u64)>,
     /// Where this rank's input stands in the whole, if it is a buffer of its own.
@@ -201,6 +211,8 @@ pub struct Call {
     pub(crate) limits: Limits,
     /// When it was made, by the caller's clock; `None` until the clock is read for it the first time.
     pub(crate) started: Option<Duration>,
+    /// Under what it was noted for those who look from outside, if it was noted before it begins.
+    pub(crate) ticket: Option<Ticket>,
 }
 
 /// The fingerprint of a named call.
@@ -233,6 +245,25 @@ impl Call {
     pub fn begun(mut self, at: Option<Duration>) -> Call {
         self.started = at.or(self.started);
         self
+    }
+
+    /// The same call, noted under this ticket.
+    #[must_use]
+    pub fn noted(mut self, ticket: Option<Ticket>) -> Call {
+        self.ticket = ticket;
+        self
+    }
+
+    /// Under what it is noted, if it was noted before it begins.
+    #[must_use]
+    pub const fn ticket(&self) -> Option<Ticket> {
+        self.ticket
+    }
+
+    /// What is noted of it.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        self.prepared.summary
     }
 
     /// When it began, if that is known.
@@ -453,7 +484,7 @@ impl Preparer {
             Some(last) if last.work == *work => Arc::clone(last),
             _ => self.prepare(work),
         };
-        Call { prepared, named: None, limits, started: None }
+        Call { prepared, named: None, limits, started: None, ticket: None }
     }
 
     #[cold]
@@ -508,8 +539,23 @@ impl Preparer {
         };
         let hash = fingerprint.hash();
         let (fold, last_awaits, pace) = (Fold::new(dtype, reduction), last_awaits(&plan), pace(&plan, lanes));
+        let summary = work.summary();
         let (terms, work, others, lanes) = (Arc::clone(&self.terms), work.clone(), Vec::new(), self.lanes);
-        Prepared { terms, plan, fold, fingerprint, hash, last_awaits, input_at, work, span, others, pace, lanes }
+        Prepared {
+            terms,
+            plan,
+            fold,
+            fingerprint,
+            hash,
+            summary,
+            last_awaits,
+            input_at,
+            work,
+            span,
+            others,
+            pace,
+            lanes,
+        }
     }
 }
 

@@ -85,6 +85,8 @@ pub struct Config {
     /// How many bytes of results that nobody holds any more a front end may keep for the next ones. `FOLDCAST_POOL_BYTES`,
     /// 256 MiB.
     pub pool_bytes: usize,
+    /// The directory into which a rank writes what it has noted of its calls when one fails. `FOLDCAST_DUMP_DIR`, none.
+    pub dump_dir: Option<PathBuf>,
 }
 
 /// Where the costs that decide between algorithms are. They matter in groups whose first member this rank is.
@@ -182,6 +184,7 @@ impl Config {
             costs: costs(env)?,
             algorithm: algorithm(env)?,
             pool_bytes: number(env, "FOLDCAST_POOL_BYTES")?.unwrap_or(256 << 20),
+            dump_dir: env("FOLDCAST_DUMP_DIR").map(PathBuf::from),
         })
     }
 

@@ -4,10 +4,11 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use engine::{Call, SETTLING, Terms};
-use shm::{GroupKey, GroupPeers, GroupWindows, MonotonicClock, Request};
+use shm::observe::Stage;
+use shm::{GroupKey, GroupPeers, GroupWindows, Journal, MonotonicClock, Outcome, Request};
 use types::error::{Cause, Deadline};
 use types::transport::{Clock, Fate, Windows};
-use types::{CallSite, Ending, Error, GroupName, Rank, Result};
+use types::{CallSite, Ending, Error, GroupName, Rank, Result, Summary, Ticket};
 
 use crate::group::{GroupShared, lock};
 use crate::settings::{handed_out, taken_over};
@@ -37,6 +38,7 @@ pub(crate) struct Joining {
     joined: OnceLock<Joined>,
     key: GroupKey,
     state: Mutex<State>,
+    journal: OnceLock<Arc<Journal>>,
 }
 
 #[derive(Default)]
@@ -49,18 +51,42 @@ struct State {
     cause: Option<Cause>,
     next_warning: Option<Duration>,
     left_since: Option<Duration>,
+    /// Under what the wait for the memory is noted, once it takes long.
+    ticket: Option<Ticket>,
 }
 
 impl Joining {
     pub(crate) fn new(name: GroupName, ranks: Vec<Rank>, incarnation: u64) -> Joining {
         let key = GroupKey::new(name, ranks, incarnation);
-        Joining { joined: OnceLock::new(), key, state: Mutex::default() }
+        Joining { joined: OnceLock::new(), key, state: Mutex::default(), journal: OnceLock::new() }
     }
 
     /// The memory, if it is there.
     #[inline]
     pub(crate) fn get(&self) -> Option<&Joined> {
         self.joined.get()
+    }
+
+    /// Where the calls on the group are noted; `None` if nobody else could read it.
+    pub(crate) fn journal(&self, group: &GroupShared) -> Option<&Arc<Journal>> {
+        let host = group.world.host()?;
+        group.index?;
+        Some(self.journal.get_or_init(|| host.journal(&self.key)))
+    }
+
+    fn note_end(&self, group: &GroupShared, state: &mut State, outcome: Outcome) {
+        if let (Some(ticket), Some(journal)) = (state.ticket.take(), self.journal(group)) {
+            journal.finish(Some(ticket), outcome);
+        }
+    }
+
+    fn note_waiting(&self, group: &GroupShared, state: &mut State) {
+        if let (None, Some(journal)) = (state.ticket, self.journal(group)) {
+            state.ticket = journal.note(Stage::Submitted, Summary::JOIN, "");
+            if state.ticket.is_some() {
+                journal.waiting(state.ticket, &[0]);
+            }
+        }
     }
 
     /// The memory; asks for it if nobody has yet. If it cannot come, the group's life ends.
@@ -83,6 +109,7 @@ impl Joining {
         match request.try_take()? {
             Ok(windows) => {
                 state.request = None;
+                self.note_end(group, &mut state, Outcome::Done);
                 if let Some(cause) = state.cause.take() {
                     windows.abort(&cause);
                 }
@@ -91,6 +118,7 @@ impl Joining {
             Err(error) => {
                 state.request = None;
                 state.cause = None;
+                self.note_end(group, &mut state, Outcome::Failed(types::failure_code(&error)));
                 group.life.end(&cause_of(group, &error));
                 state.failed = Some(error);
                 None
@@ -168,10 +196,11 @@ impl Joining {
         let site = site(group, call);
         if let Some(limit) = limits.deadline.filter(|limit| elapsed >= *limit) {
             group.end(&Cause::Deadline { by: group.view.rank, peer: first });
-            let peers = vec![first];
-            return Err(Error::Deadline(Box::new(Deadline { site, peers, awaited: AWAITED.into(), limit, elapsed })));
+            let (peers, awaited, detail) = (vec![first], AWAITED.into(), String::new());
+            return Err(Error::Deadline(Box::new(Deadline { site, peers, awaited, limit, elapsed, detail })));
         }
         let mut state = lock(&self.state);
+        self.note_waiting(group, &mut state);
         let due = *state.next_warning.get_or_insert(limits.first_warning);
         if elapsed >= due {
             state.next_warning = Some(elapsed.max(due) * 2);

@@ -17,18 +17,21 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod blackbox;
 mod blocking;
 mod check;
 mod collectives;
 mod communicator;
 mod config;
 pub mod costs;
+mod dump;
 mod element;
 mod fused;
 mod group;
 mod join;
 mod lanes;
 mod moves;
+mod notes;
 mod sets;
 mod settings;
 mod stage;

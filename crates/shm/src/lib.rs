@@ -12,8 +12,11 @@ pub mod door;
 pub mod header;
 pub mod layout;
 pub mod primitive;
+pub mod record;
 
 // Only the modules above are checked by loom, whose atomics cannot lie in shared memory.
+#[cfg(not(loom))]
+pub mod blackbox;
 #[cfg(not(loom))]
 pub mod crew;
 #[cfg(not(loom))]
@@ -29,11 +32,15 @@ pub mod meeting;
 #[cfg(not(loom))]
 pub mod monitor;
 #[cfg(not(loom))]
+pub mod observe;
+#[cfg(not(loom))]
 mod retry;
 #[cfg(not(loom))]
 pub mod segment;
 #[cfg(not(loom))]
 mod socket;
+#[cfg(not(loom))]
+mod ticks;
 #[cfg(not(loom))]
 pub mod wait;
 #[cfg(not(loom))]
@@ -43,6 +50,8 @@ mod wire;
 #[cfg(not(loom))]
 pub mod world;
 
+#[cfg(not(loom))]
+pub use blackbox::{Journal, Outcome};
 #[cfg(not(loom))]
 pub use crew::Crew;
 #[cfg(not(loom))]

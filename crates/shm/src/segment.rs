@@ -33,6 +33,9 @@ unsafe impl Shared for Header {}
 // SAFETY: an array of atomic integers.
 unsafe impl<const N: usize> Shared for [AtomicU64; N] {}
 
+/// What any segment has at least.
+const VIEWED_BYTES: usize = 4096;
+
 /// A mapped segment of shared memory. Sparse: it costs memory only where it was touched.
 #[derive(Debug)]
 pub struct Segment {
@@ -89,15 +92,31 @@ impl Segment {
         Segment::map(&fd, len, home).map_err(refused)
     }
 
+    /// Maps a segment of another job, to look at it: what is mapped cannot be written.
+    ///
+    /// # Errors
+    /// If it cannot be mapped, or could shrink.
+    pub(crate) fn view(fd: impl AsFd, home: Home) -> rustix::io::Result<Segment> {
+        let len = Segment::size_of(&fd)?;
+        if len < VIEWED_BYTES || !fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK) {
+            return Err(Errno::INVAL);
+        }
+        Segment::map_with(&fd, len, ProtFlags::READ, home)
+    }
+
     /// The size of the segment behind a descriptor.
     pub(crate) fn size_of(fd: impl AsFd) -> rustix::io::Result<usize> {
         usize::try_from(fstat(fd)?.st_size).map_err(|_| Errno::OVERFLOW)
     }
 
     fn map(fd: impl AsFd, len: usize, home: Home) -> rustix::io::Result<Segment> {
+        Segment::map_with(fd, len, ProtFlags::READ | ProtFlags::WRITE, home)
+    }
+
+    fn map_with(fd: impl AsFd, len: usize, access: ProtFlags, home: Home) -> rustix::io::Result<Segment> {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-        let base = unsafe { mmap(core::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, fd, 0) }?;
+        let base = unsafe { mmap(core::ptr::null_mut(), len, access, flags, fd, 0) }?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?;
         let segment = Segment { base, len, home };
         // SAFETY: the range is this new mapping, which nobody else knows; the advice changes no content.
