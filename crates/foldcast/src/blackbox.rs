@@ -17,6 +17,12 @@ mod late;
 pub use json::{operation_from_json, operation_json};
 pub use late::{LateRank, late_ranks};
 
+/// What the files in `FOLDCAST_DUMP_DIR` say they are, in `format`.
+pub const DUMP_FORMAT: &str = "foldcast operations 1";
+
+/// Bytes of such a file at most.
+pub const MAX_DUMP_BYTES: usize = 1 << 20;
+
 /// What an operation is, such as `allreduce #7 of 1024 float32`.
 #[must_use]
 pub fn describe(operation: &Operation) -> String {

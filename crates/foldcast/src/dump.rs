@@ -2,7 +2,7 @@
 //!
 //! One file a rank, written anew when something else fails; it gets its name when it is whole. The rank writes the file of
 //! one that has died too, from shared memory: whoever is first. One operation stands on a line, the newest first, and no
-//! file is longer than [`MAX_BYTES`]. What goes wrong is logged and never raised.
+//! file is longer than [`MAX_DUMP_BYTES`]. What goes wrong is logged and never raised.
 
 use std::fs;
 use std::io::{ErrorKind, Write as _};
@@ -15,11 +15,9 @@ use types::error::Cause;
 use types::transport::Fate;
 use types::{CallSite, Ending, Error, Rank, failure_code, failure_name};
 
-use crate::blackbox::operation_json;
+use crate::blackbox::{DUMP_FORMAT, MAX_DUMP_BYTES, operation_json};
 use crate::group::{GroupShared, lock};
 
-/// Bytes of a file at most.
-pub(crate) const MAX_BYTES: usize = 1 << 20;
 /// Errors that a file tells, and how often it is written.
 const MAX_ERRORS: usize = 8;
 
@@ -117,7 +115,7 @@ fn head(group: &GroupShared, rank: Rank, ending: Option<Ending>, errors: &[Value
     let job = observe::hash_of(&config.job);
     let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let head = json!({
-        "format": FORMAT,
+        "format": DUMP_FORMAT,
         "version": env!("CARGO_PKG_VERSION"),
         "kernel": system("osrelease"),
         "host": system("hostname"),
@@ -135,9 +133,6 @@ fn head(group: &GroupShared, rank: Rank, ending: Option<Ending>, errors: &[Value
     File { name: format!("foldcast-{job:016x}-rank{}-{}", rank.0, noted.process), head, noted }
 }
 
-/// What the files are.
-pub(crate) const FORMAT: &str = "foldcast operations 1";
-
 impl File {
     /// The text: the head on the first line, then one operation a line, as many of the newest as fit.
     fn text(&self) -> String {
@@ -152,7 +147,7 @@ impl File {
             self.noted.operations.iter().rev().partition(|operation| operation.stage.is_over());
         for operation in under_way.into_iter().chain(over) {
             let line = operation_json(operation).to_string();
-            if text.len() + separator.len() + line.len() + END.len() > MAX_BYTES {
+            if text.len() + separator.len() + line.len() + END.len() > MAX_DUMP_BYTES {
                 break;
             }
             text.push_str(separator);
@@ -217,8 +212,8 @@ mod tests {
         let mut operations = vec![operation(0, Stage::Waiting)];
         operations.extend((1..4096).map(|number| operation(number, Stage::Done)));
         let noted = Noted { operations, ..Noted::default() };
-        let text = File { name: "f".into(), head: json!({ "format": FORMAT }), noted }.text();
-        assert!(text.len() <= MAX_BYTES && text.len() > MAX_BYTES / 2, "{}", text.len());
+        let text = File { name: "f".into(), head: json!({ "format": DUMP_FORMAT }), noted }.text();
+        assert!(text.len() <= MAX_DUMP_BYTES && text.len() > MAX_DUMP_BYTES / 2, "{}", text.len());
         let value: Value = serde_json::from_str(&text).expect("whole JSON");
         let kept: Vec<u64> = value["operations"]
             .as_array()
@@ -231,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_file_without_operations_is_json_too() {
-        let file = File { name: "f".into(), head: json!({ "format": FORMAT }), noted: Noted::default() };
+        let file = File { name: "f".into(), head: json!({ "format": DUMP_FORMAT }), noted: Noted::default() };
         let value: Value = serde_json::from_str(&file.text()).expect("whole JSON");
         assert_eq!(value["operations"], json!([]));
     }
