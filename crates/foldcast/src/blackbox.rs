@@ -143,7 +143,11 @@ pub fn waits(ranks: &[RankOperations], failed: bool) -> Vec<Wait> {
     }
     let wait = |waiting: Vec<(Rank, &Operation)>| {
         let (_, first) = waiting.iter().min_by_key(|(_, operation)| operation.came_ns())?;
-        let missing: BTreeSet<Rank> = waiting.iter().filter_map(|(_, operation)| Some(operation.awaited?.0)).collect();
+        let awaited: BTreeSet<Rank> = waiting.iter().filter_map(|(_, operation)| Some(operation.awaited?.0)).collect();
+        // Who was waited for and waits now has come since then.
+        let has_come = |rank: &Rank| waiting.iter().any(|(waits, _)| waits == rank);
+        let missing: BTreeSet<Rank> = awaited.iter().copied().filter(|rank| !has_come(rank)).collect();
+        let missing = if missing.is_empty() { awaited } else { missing };
         Some(Wait {
             operation: (*first).clone(),
             since_ns: first.came_ns(),
@@ -180,7 +184,8 @@ pub struct Times {
 pub fn times(ranks: &[RankOperations]) -> Vec<Times> {
     let mut kinds: BTreeMap<&'static str, Vec<Option<Duration>>> = BTreeMap::new();
     let all = ranks.iter().flat_map(|rank| &rank.operations);
-    for operation in all.filter(|operation| operation.stage == Stage::Done) {
+    let is_call = |operation: &&Operation| operation.stage == Stage::Done && operation.summary.kind().is_some();
+    for operation in all.filter(is_call) {
         let begun = operation.begun_ns.unwrap_or_else(|| operation.came_ns());
         let took = operation.ended_ns.map(|ended| Duration::from_nanos(ended.saturating_sub(begun)));
         kinds.entry(operation.summary.op()).or_default().push(took);

@@ -72,40 +72,31 @@ pub(crate) fn main() {
     for line in std::io::stdin().lock().lines() {
         let line = line.unwrap();
         let words: Vec<&str> = line.split(' ').collect();
-        let timeout = words.get(2).map_or(Timeout::Default, |s| Timeout::from_seconds(s.parse().ok()).unwrap());
-        let named = |name| CallOptions { name: Some(name), timeout, ..CallOptions::default() };
+        let options = |name| {
+            let timeout = words.get(2).map_or(Timeout::Default, |s| Timeout::from_seconds(s.parse().ok()).unwrap());
+            CallOptions { name, timeout, ..CallOptions::default() }
+        };
         match words[0] {
             // `sum COUNT [TIMEOUT]`
             "sum" => {
-                let options = CallOptions { timeout, ..CallOptions::default() };
-                say(&said(sum(&world, words[1].parse().unwrap(), &options)));
+                say(&said(sum(&world, words[1].parse().unwrap(), &options(None))));
             }
-            // `steps NUMBER LATE_MS`: so many calls, to each of which this rank comes so late.
-            "steps" => {
+            // `steps NUMBER LATE_MS`: so many calls, to each of which this rank comes so late; `named-steps` by name.
+            "steps" | "named-steps" => {
                 let late = Duration::from_millis(words[2].parse().unwrap());
-                let steps = 0..words[1].parse().unwrap();
-                let result = steps.into_iter().try_for_each(|_: u32| {
+                let name = (words[0] == "named-steps").then_some("w");
+                let mut steps = 0..words[1].parse::<u32>().unwrap();
+                let result = steps.try_for_each(|_| {
                     std::thread::sleep(late);
-                    sum(&world, 8, &CallOptions::default())
-                });
-                say(&said(result));
-            }
-            // `named-steps NUMBER LATE_MS`: the same by name.
-            "named-steps" => {
-                let late = Duration::from_millis(words[2].parse().unwrap());
-                let steps = 0..words[1].parse().unwrap();
-                let options = CallOptions { name: Some("w"), ..CallOptions::default() };
-                let result = steps.into_iter().try_for_each(|_: u32| {
-                    std::thread::sleep(late);
-                    sum(&world, 8, &options)
+                    sum(&world, 8, &CallOptions { name, ..CallOptions::default() })
                 });
                 say(&said(result));
             }
             // `named NAME [TIMEOUT]`
-            "named" => say(&said(sum(&world, 4, &named(words[1])))),
+            "named" => say(&said(sum(&world, 4, &options(Some(words[1]))))),
             // `submit NAME [TIMEOUT]`
             "submit" => {
-                submitted.push(submit(&world, &named(words[1])).unwrap());
+                submitted.push(submit(&world, &options(Some(words[1]))).unwrap());
                 say("submitted");
             }
             "wait" => say(&said(submitted.remove(0).recv().unwrap())),

@@ -87,7 +87,7 @@ fn a_stopped_rank_is_answered_for_by_another_one() {
     // At once: who is stopped does not come.
     let status = job.await_status("a stall", |status| numbers(&status["waits"][0]["waiting"]) == [0, 1]);
     assert!(is(&status, "STALLED"), "{status}");
-    assert_eq!(status["ranks"][0]["last"]["waits_for"]["rank"], 2);
+    assert_eq!(numbers(&status["waits"][0]["missing"]), [2]);
     job.rank(2).signal(Signal::CONT);
     job.rank(2).tell("sum 16");
     (0..3).for_each(|rank| assert_eq!(job.rank(rank).hear(), "done"));

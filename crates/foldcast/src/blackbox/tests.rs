@@ -60,6 +60,12 @@ fn who_waits_for_whom_is_put_together() {
     let [wait] = &waits(&ranks, false)[..] else { panic!("one wait") };
     assert_eq!((&wait.waiting[..], &wait.missing[..]), (&[Rank(0), Rank(1), Rank(3)][..], &[Rank(2)][..]));
     assert_eq!((wait.since_ns, wait.has_failed), (100, false));
+    // Rank 1 looked before rank 0 had come.
+    let stale = of_ranks(3, |rank| match rank {
+        2 => Vec::new(),
+        rank => vec![waiting(if rank == 1 { 0 } else { 2 }, 100)],
+    });
+    assert!(matches!(&waits(&stale, false)[..], [wait] if wait.missing == [Rank(2)]));
     assert_eq!(ranks[2].last().and_then(|last| last.tag.clone()), Some(Tag::Unnamed(6)));
     let failed = of_ranks(1, |_| vec![Operation { stage: Stage::Failed, error: 5, ..waiting(1, 3) }]);
     assert!(waits(&failed, false).is_empty());
