@@ -15,7 +15,7 @@ use types::transport::{Channel, Counter, Peers};
 use types::{Buffers, CallSite, Error, Fingerprint, Result, Tag};
 
 use crate::call::{Call, Prepared};
-use crate::late::{LONG, Late};
+use crate::late::{LONG, Late, MOST_MEMBERS};
 use crate::trouble::{Trouble, View, Waits, Watch, fail, find_trouble, mismatch_error, warn};
 use crate::{Ground, SharedWindows};
 
@@ -380,11 +380,12 @@ impl Execution {
         since: Duration,
     ) {
         let now = ground.clock.now();
-        if state.channel != Channel::Unnamed || now.saturating_sub(since) < LONG {
+        let members = ground.view.ranks.len();
+        if state.channel != Channel::Unnamed || now.saturating_sub(since) < LONG || members > MOST_MEMBERS {
             return;
         }
         let arrival = |owner| ground.windows.arrival(state.channel, owner, self.sequence, call.ticket);
-        let arrivals: Vec<_> = (0..ground.view.ranks.len()).map(arrival).collect();
+        let arrivals: Vec<_> = (0..members).map(arrival).collect();
         state.late.note(ground.view, self.sequence, &arrivals, now);
     }
 

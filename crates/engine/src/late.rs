@@ -12,6 +12,9 @@ use crate::trouble::View;
 /// Waits up to this are not looked into.
 pub(crate) const LONG: Duration = Duration::from_millis(1);
 
+/// In larger groups it would take too long to ask for each member; who looks from outside finds them all the same.
+pub(crate) const MOST_MEMBERS: usize = 64;
+
 /// Over how many calls of a group lateness is judged.
 const WINDOW: u64 = 50;
 

@@ -16,7 +16,7 @@ use types::{Buffers, CallSite, Error, Result, Tag, Ticket};
 
 use crate::call::{Call, Preparer, Task, Terms};
 use crate::execution::{ChannelState, Execution};
-use crate::late::{LONG, Late};
+use crate::late::{LONG, Late, MOST_MEMBERS};
 use crate::life::Life;
 use crate::names::Names;
 use crate::trouble::{View, Waits, Watch, fail, find_trouble, warn};
@@ -443,11 +443,12 @@ fn note_arrivals<W: SharedWindows, P: Peers>(
     since: Duration,
 ) {
     let now = ground.clock.now();
-    if now.saturating_sub(since) < LONG {
+    let members = ground.view.ranks.len();
+    if now.saturating_sub(since) < LONG || members > MOST_MEMBERS {
         return;
     }
     let arrival = |owner| ground.windows.arrival(Channel::Named, owner, number, ticket);
-    let arrivals: Vec<_> = (0..ground.view.ranks.len()).map(arrival).collect();
+    let arrivals: Vec<_> = (0..members).map(arrival).collect();
     late.note(ground.view, number, &arrivals, now);
 }
 

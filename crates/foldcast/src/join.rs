@@ -74,10 +74,15 @@ impl Joining {
         Some(self.journal.get_or_init(|| host.journal(&self.key)))
     }
 
-    fn note_end(&self, group: &GroupShared, state: &mut State, outcome: Outcome) {
-        if let (Some(ticket), Some(journal)) = (state.ticket.take(), self.journal(group)) {
+    fn note_end(&self, state: &mut State, outcome: Outcome) {
+        if let (Some(ticket), Some(journal)) = (state.ticket.take(), self.journal.get()) {
             journal.finish(Some(ticket), outcome);
         }
+    }
+
+    /// Notes that the wait for the memory ends with this error.
+    fn note_failure(&self, error: &Error) {
+        self.note_end(&mut lock(&self.state), Outcome::Failed(types::failure_code(error)));
     }
 
     fn note_waiting(&self, group: &GroupShared, state: &mut State) {
@@ -109,7 +114,7 @@ impl Joining {
         match request.try_take()? {
             Ok(windows) => {
                 state.request = None;
-                self.note_end(group, &mut state, Outcome::Done);
+                self.note_end(&mut state, Outcome::Done);
                 if let Some(cause) = state.cause.take() {
                     windows.abort(&cause);
                 }
@@ -118,7 +123,7 @@ impl Joining {
             Err(error) => {
                 state.request = None;
                 state.cause = None;
-                self.note_end(group, &mut state, Outcome::Failed(types::failure_code(&error)));
+                self.note_end(&mut state, Outcome::Failed(types::failure_code(&error)));
                 group.life.end(&cause_of(group, &error));
                 state.failed = Some(error);
                 None
@@ -167,6 +172,7 @@ impl Joining {
         state.closed = true;
         state.request = None;
         state.cause = None;
+        self.note_end(&mut state, Outcome::Failed(types::failure_code(&Error::Closed { what: String::new() })));
     }
 
     fn has_settled(&self, ending: Ending, elapsed: Duration) -> bool {
@@ -176,6 +182,10 @@ impl Joining {
 
     /// Looks for what keeps the memory from coming: fails the call, and the group, for it.
     pub(crate) fn look(&self, group: &GroupShared, call: &mut Call) -> Result<()> {
+        self.look_for(group, call).inspect_err(|error| self.note_failure(error))
+    }
+
+    fn look_for(&self, group: &GroupShared, call: &mut Call) -> Result<()> {
         let elapsed = call.elapsed(MonotonicClock.now());
         let limits = call.limits();
         let first = group.view.world(0);

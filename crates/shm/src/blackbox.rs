@@ -314,7 +314,8 @@ impl Journal {
         let rank = *self.members.get(member)?;
         let notes = &self.world.notes;
         let place = self.world.place_of(rank);
-        let ticks = view::arrival(self.world.segment(), place, notes.ticker, self.id, key, named)?;
+        let near = ticket.and_then(|Ticket(at)| usize::try_from(at).ok()).unwrap_or_default();
+        let ticks = view::arrival(self.world.segment(), place, notes.ticker, self.id, key, (named, near))?;
         notes.scale().ns(ticks).map(Duration::from_nanos)
     }
 }

@@ -176,10 +176,10 @@ fn listeners(list: &str) -> Vec<Listener> {
     let connect = |(address, name): (&str, RankName)| {
         let socket = match connect_to(address.as_bytes()) {
             Ok(socket) => Some(socket),
-            // Too many knock at once: it is there.
-            Err(Errno::AGAIN) => None,
             // It has just gone.
-            Err(_) => return None,
+            Err(Errno::CONNREFUSED) => return None,
+            // Too many knock at once, or this process may open no more sockets: it is there.
+            Err(_) => None,
         };
         let (mut process, mut is_ours) = (name.process, true);
         if let Some(socket) = &socket {

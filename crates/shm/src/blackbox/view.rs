@@ -67,6 +67,9 @@ pub struct Noted {
     pub torn: usize,
 }
 
+/// How far before the place of its own record a rank begins to search for those of others.
+const NEAR: usize = 8;
+
 fn record(segment: &Segment, records: usize, at: usize) -> &Record {
     segment.at(records + at * size_of::<Record>())
 }
@@ -153,7 +156,7 @@ pub(super) fn arrival(
     ticker: Ticker,
     group: u64,
     key: u64,
-    named: bool,
+    (named, near): (bool, usize),
 ) -> Option<u64> {
     let header = segment.at::<BoxHeader>(place.start);
     if header[2].load(Ordering::Relaxed) != ticker.code() {
@@ -168,7 +171,9 @@ pub(super) fn arrival(
             return Some(read.words.begun);
         }
     }
-    let all = (0..RECORDS).filter_map(|at| record(segment, place.shared(), at).read(|| ()));
+    // Ranks that do the same have it near the same place.
+    let places = (0..RECORDS).map(|step| (near + RECORDS - NEAR + step) % RECORDS);
+    let all = places.filter_map(|at| record(segment, place.shared(), at).read(|| ()));
     let found = all.map(|(read, ())| read.words).find(|words| words.group == group && words.key == key)?;
     Some(if named { found.submitted } else { found.begun }).filter(|ticks| *ticks != 0)
 }
