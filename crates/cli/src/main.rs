@@ -11,6 +11,8 @@ mod explain;
 pub mod hostile;
 mod products;
 mod run;
+mod status;
+mod trace;
 mod tune;
 
 /// AllReduce and friends on ordinary machines.
@@ -28,6 +30,8 @@ enum Command {
     Products(products::Args),
     Explain(explain::Args),
     Tune(tune::Args),
+    Status(status::Args),
+    Trace(trace::Args),
     #[command(hide = true)]
     Guard(run::guard::Args),
 }
@@ -39,6 +43,8 @@ fn main() -> ExitCode {
         Command::Products(args) => products::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Tune(args) => tune::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Trace(args) => trace::run(&args),
         Command::Guard(args) => run::guard::watch(&args),
     }
 }

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use kernels::Fold;
 use plan::{Choice, Offering, Plan, Shape, Shares, Span};
 use types::transport::Geometry;
-use types::{Buffers, DataType, Elements, Error, Fingerprint, OpKind, Parts, Rank, Reduction, Result, digest};
+use types::{
+    Buffers, DataType, Elements, Error, Fingerprint, OpKind, Parts, Rank, Reduction, Result, Summary, Ticket, digest,
+};
 
 use crate::lanes::{cuts, spans};
 use crate::offers::{Course, Others, Way};
@@ -129,6 +131,12 @@ impl Work {
         self.bytes
     }
 
+    /// What is noted of such a call for those who look from outside.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        Summary::new(self.kind, self.dtype, self.reduction, u64::try_from(self.bytes).unwrap_or(u64::MAX))
+    }
+
     /// How many bytes of input the member with this index has: of a broadcast all have as much as the root.
     #[must_use]
     #[inline]
@@ -169,6 +177,8 @@ pub struct Prepared {
     pub(crate) fold: Fold,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) hash: u64,
+    /// What is noted of the call for those who look from outside.
+    pub(crate) summary: Summary,
     /// Where this rank's input stands in the whole, if it is a buffer of its own.
     input_at: usize,
     work: Work,
@@ -230,6 +240,8 @@ pub struct Call {
     pub(crate) limits: Limits,
     /// When it was made, by the caller's clock; `None` until the clock is read for it the first time.
     pub(crate) started: Option<Duration>,
+    /// Under what it was noted for those who look from outside, if it was noted before it begins.
+    pub(crate) ticket: Option<Ticket>,
 }
 
 /// The fingerprint of a named call.
@@ -262,6 +274,25 @@ impl Call {
     pub fn begun(mut self, at: Option<Duration>) -> Call {
         self.started = at.or(self.started);
         self
+    }
+
+    /// The same call, noted under this ticket.
+    #[must_use]
+    pub fn noted(mut self, ticket: Option<Ticket>) -> Call {
+        self.ticket = ticket;
+        self
+    }
+
+    /// Under what it is noted, if it was noted before it begins.
+    #[must_use]
+    pub const fn ticket(&self) -> Option<Ticket> {
+        self.ticket
+    }
+
+    /// What is noted of it.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        self.prepared.summary
     }
 
     /// When it began, if that is known.
@@ -482,7 +513,7 @@ impl Preparer {
             Some(last) if last.work == *work => Arc::clone(last),
             _ => self.prepare(work),
         };
-        Call { prepared, named: None, limits, started: None }
+        Call { prepared, named: None, limits, started: None, ticket: None }
     }
 
     #[cold]
@@ -546,7 +577,8 @@ impl Preparer {
         let hash = fingerprint.hash();
         let fold = Fold::new(dtype, reduction);
         let (terms, work, others, lanes) = (Arc::clone(&self.terms), work.clone(), Vec::new(), self.lanes);
-        Prepared { terms, staged, ways, fold, fingerprint, hash, input_at, work, span, others, lanes }
+        let summary = work.summary();
+        Prepared { terms, staged, ways, fold, fingerprint, hash, summary, input_at, work, span, others, lanes }
     }
 }
 

@@ -15,6 +15,7 @@ use types::transport::{Channel, Counter, Peers, SLOT_INLINE_BYTES};
 use types::{Buffers, CallSite, Error, Fingerprint, Result, Tag};
 
 use crate::call::{Call, Prepared};
+use crate::late::{LONG, Late, MOST_MEMBERS};
 use crate::offers::{Offer, Outcome, Places, Way, hear_all};
 use crate::trouble::{Trouble, View, Waits, Watch, fail, find_trouble, mismatch_error, warn};
 use crate::{Ground, SharedWindows};
@@ -31,13 +32,15 @@ pub struct ChannelState {
     slots: u64,
     /// Hash of the fingerprint that this rank described last.
     described: Option<u64>,
+    /// Who comes late to its calls.
+    late: Late,
 }
 
 impl ChannelState {
     /// A channel that no call has used.
     #[must_use]
-    pub const fn new(channel: Channel) -> ChannelState {
-        ChannelState { channel, sequence: 0, uses: 0, slots: 0, described: None }
+    pub fn new(channel: Channel) -> ChannelState {
+        ChannelState { channel, sequence: 0, uses: 0, slots: 0, described: None, late: Late::default() }
     }
 
     /// Number of calls begun.
@@ -73,6 +76,8 @@ pub struct Execution {
     paused: bool,
     verdict: Option<Box<Error>>,
     watch: Watch,
+    /// When the call first looked for what keeps it waiting.
+    looked: Option<Duration>,
 }
 
 /// Out of place, results of more bytes than this leave the cache anyway: they are stored past it. With more than two ranks that
@@ -103,7 +108,14 @@ impl Execution {
             paused: false,
             verdict: None,
             watch: Watch::default(),
+            looked: None,
         }
+    }
+
+    /// Whether the call has waited for long enough to look for what it waits for.
+    #[must_use]
+    pub const fn has_looked(&self) -> bool {
+        self.looked.is_some()
     }
 
     /// The same call, which says `Pending` once when all ranks have [met](Self::has_met), though it could go on.
@@ -189,7 +201,7 @@ impl Execution {
                     self.announce(ground, state, call);
                 }
                 Step::Meet => {
-                    if !self.meet(ground, state, call.hash()) {
+                    if !self.meet(ground, state, call) {
                         return self.pending(ground);
                     }
                     if self.differs {
@@ -318,13 +330,20 @@ impl Execution {
             state.described = Some(hash);
         }
         ground.windows.publish_header(state.channel, self.sequence, hash);
+        // Behind the header: what it costs passes while the header is on its way.
+        ground.windows.note_begun(state.channel, self.sequence, call.prepared.summary, call.ticket);
         self.wake_due = true;
     }
 
     /// Whether every other rank's header has been seen; notes whether one differs.
     #[inline]
-    fn meet<W: SharedWindows, P: Peers>(&mut self, ground: Ground<'_, W, P>, state: &ChannelState, hash: u64) -> bool {
-        let (own, ranks) = (ground.windows.rank(), ground.windows.geometry().ranks);
+    fn meet<W: SharedWindows, P: Peers>(
+        &mut self,
+        ground: Ground<'_, W, P>,
+        state: &mut ChannelState,
+        call: &Call,
+    ) -> bool {
+        let (own, ranks, hash) = (ground.windows.rank(), ground.windows.geometry().ranks, call.hash());
         while self.unseen < ranks {
             if self.unseen != own {
                 let Some(other) = ground.windows.header(state.channel, self.unseen, self.sequence) else {
@@ -333,6 +352,9 @@ impl Execution {
                 self.differs |= other != hash;
             }
             self.unseen += 1;
+        }
+        if let Some(since) = self.looked {
+            self.note_arrivals(ground, state, call, since);
         }
         true
     }
@@ -468,6 +490,25 @@ impl Execution {
 
     // ---- what happens when not all is well ----
 
+    /// After a long wait for the headers: notes who came late. (Named calls have met when they were submitted.)
+    #[cold]
+    fn note_arrivals<W: SharedWindows, P: Peers>(
+        &self,
+        ground: Ground<'_, W, P>,
+        state: &mut ChannelState,
+        call: &Call,
+        since: Duration,
+    ) {
+        let now = ground.clock.now();
+        let members = ground.view.ranks.len();
+        if state.channel != Channel::Unnamed || now.saturating_sub(since) < LONG || members > MOST_MEMBERS {
+            return;
+        }
+        let arrival = |owner| ground.windows.arrival(state.channel, owner, self.sequence, call.ticket);
+        let arrivals: Vec<_> = (0..members).map(arrival).collect();
+        state.late.note(ground.view, self.sequence, &arrivals, now);
+    }
+
     #[cold]
     fn mismatch<W: SharedWindows, P: Peers>(
         &mut self,
@@ -519,6 +560,10 @@ impl Execution {
         let now = ground.clock.now();
         let elapsed = call.elapsed(now);
         let waits = self.waits(ground, state, call);
+        self.looked.get_or_insert(now);
+        if !waits.missing.is_empty() {
+            ground.windows.note_waiting(state.channel, call.ticket, &waits.missing);
+        }
         let Some(trouble) = find_trouble(ground, &waits, call, elapsed) else {
             // A call that has given its turn back waits for nobody.
             if !waits.missing.is_empty() && self.watch.warning_due(elapsed, call.limits.first_warning) {

@@ -16,6 +16,7 @@
 pub mod call;
 pub mod execution;
 pub mod lanes;
+mod late;
 pub mod life;
 pub mod named;
 pub mod names;

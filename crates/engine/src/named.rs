@@ -12,10 +12,11 @@ use std::sync::Arc;
 
 use types::error::Cause;
 use types::transport::{Channel, Peers};
-use types::{Buffers, CallSite, Error, Result, Tag};
+use types::{Buffers, CallSite, Error, Result, Tag, Ticket};
 
 use crate::call::{Call, Preparer, Task, Terms};
 use crate::execution::{ChannelState, Execution};
+use crate::late::{LONG, Late, MOST_MEMBERS};
 use crate::life::Life;
 use crate::names::Names;
 use crate::trouble::{View, Waits, Watch, fail, find_trouble, warn};
@@ -37,6 +38,8 @@ pub struct NamedLane {
     pub preparer: Preparer,
     names: Names,
     pending: HashMap<u128, Pending>,
+    /// Who submits late.
+    late: Late,
 }
 
 /// Calls of the order that run one after the other.
@@ -78,6 +81,10 @@ struct Pending {
     is_small: bool,
     /// Whether it is in the order, so that its turn will come.
     is_ordered: bool,
+    /// Under what it is noted.
+    ticket: Option<Ticket>,
+    /// When it was first looked for what keeps it out of the order.
+    looked: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -124,6 +131,7 @@ impl NamedLane {
             preparer,
             names: Names::default(),
             pending: HashMap::new(),
+            late: Late::default(),
         }
     }
 
@@ -141,23 +149,29 @@ impl NamedLane {
     }
 
     /// Adds a call that the lane runs.
-    pub fn submit(&mut self, mut task: Task) {
+    pub fn submit(&mut self, task: Task) {
+        let _ = self.enter_task(task);
+    }
+
+    /// The same; returns the call's identity.
+    pub fn enter_task(&mut self, mut task: Task) -> u128 {
         self.preparer.renew_task(&mut task);
         let name = Arc::clone(&task.call.fingerprint().name);
         let is_small = task.call.is_small() && task.next.is_none();
-        self.add(&name, Kind::Owned(task), is_small);
+        let ticket = task.call.ticket;
+        self.add(&name, Kind::Owned(task), is_small, ticket)
     }
 
     /// Adds a call that the calling thread runs by polling with [`Borrowed`]; returns its identity. `goes_on`: whether it is
     /// the first of several, as there.
     pub fn enter(&mut self, call: &Call, goes_on: bool) -> u128 {
         let name = Arc::clone(&call.fingerprint().name);
-        self.add(&name, Kind::Borrowed, call.is_small() && !goes_on)
+        self.add(&name, Kind::Borrowed, call.is_small() && !goes_on, call.ticket)
     }
 
-    fn add(&mut self, name: &str, kind: Kind, is_small: bool) -> u128 {
+    fn add(&mut self, name: &str, kind: Kind, is_small: bool, ticket: Option<Ticket>) -> u128 {
         let identity = self.names.submit(name);
-        let pending = Pending { kind, watch: Watch::default(), is_small, is_ordered: false };
+        let pending = Pending { kind, watch: Watch::default(), is_small, is_ordered: false, ticket, looked: None };
         self.pending.insert(identity, pending);
         identity
     }
@@ -253,6 +267,9 @@ impl NamedLane {
             };
             pending.is_ordered = true;
             self.names.take(ground.windows);
+            if let Some(since) = pending.looked {
+                note_arrivals(ground, &mut self.late, self.names.taken(), pending.ticket, since);
+            }
             let track = if is_small { &mut self.small } else { &mut self.large };
             track.queue.push_back(identity);
         }
@@ -338,6 +355,7 @@ impl NamedLane {
                 // Its own thread looks after it.
                 (Kind::Borrowed, _) => continue,
             };
+            pending.looked.get_or_insert(now);
             if let Some(error) = look_at(ground, *identity, call, &mut pending.watch, now) {
                 failed = Some((*identity, error));
                 break;
@@ -401,6 +419,9 @@ fn look_at<W: SharedWindows, P: Peers>(
 ) -> Option<Error> {
     let elapsed = call.elapsed(now);
     let waits = unordered(ground, identity);
+    if !waits.missing.is_empty() {
+        ground.windows.note_waiting(Channel::Named, call.ticket, &waits.missing);
+    }
     let Some(trouble) = find_trouble(ground, &waits, call, elapsed) else {
         if watch.warning_due(elapsed, call.limits.first_warning) {
             warn(&site(ground.view, call), ground.view, &waits.missing, SUBMIT, elapsed);
@@ -410,6 +431,25 @@ fn look_at<W: SharedWindows, P: Peers>(
     let trouble = watch.settled(trouble, elapsed)?;
     let site = site(ground.view, call);
     Some(fail(ground, call, trouble, site, SUBMIT))
+}
+
+/// After a long wait for the order: notes who submitted late.
+#[cold]
+fn note_arrivals<W: SharedWindows, P: Peers>(
+    ground: Ground<'_, W, P>,
+    late: &mut Late,
+    number: u64,
+    ticket: Option<Ticket>,
+    since: Duration,
+) {
+    let now = ground.clock.now();
+    let members = ground.view.ranks.len();
+    if now.saturating_sub(since) < LONG || members > MOST_MEMBERS {
+        return;
+    }
+    let arrival = |owner| ground.windows.arrival(Channel::Named, owner, number, ticket);
+    let arrivals: Vec<_> = (0..members).map(arrival).collect();
+    late.note(ground.view, number, &arrivals, now);
 }
 
 /// Whom a call waits for that is not in the order yet. It needs every member: to run it, each must come.

@@ -94,6 +94,11 @@ impl Names {
         windows.publish(Channel::Named, Counter::Taken, self.taken);
     }
 
+    /// Entries of the order that this rank has taken.
+    pub(crate) const fn taken(&self) -> u64 {
+        self.taken
+    }
+
     /// The members that have not announced this identity, as far as the lists reach back. If all have, the order is
     /// what is missing, and group rank 0 publishes it.
     pub fn missing<W: SharedWindows>(windows: &W, identity: u128) -> Vec<usize> {

@@ -150,7 +150,8 @@ pub(crate) fn fail<W: SharedWindows, P: Peers>(
             ground.life.end(&ground.windows.aborted().unwrap_or(cause));
             let peers = peers.into_iter().map(|index| ground.view.world(index)).collect();
             let limit = call.limits.deadline.unwrap_or(elapsed);
-            Error::Deadline(Box::new(Deadline { site, peers, awaited: awaited.into(), limit, elapsed }))
+            let (awaited, detail) = (awaited.into(), String::new());
+            Error::Deadline(Box::new(Deadline { site, peers, awaited, limit, elapsed, detail }))
         }
     }
 }

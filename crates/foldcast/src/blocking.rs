@@ -4,8 +4,9 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 
 use engine::named::Borrowed;
-use engine::{Execution, Poll, Work};
-use shm::MonotonicClock;
+use engine::{Call, Execution, Poll, UnnamedLane, Work};
+use shm::observe::Stage;
+use shm::{MonotonicClock, Outcome};
 use types::error::{Cause, Deadline};
 use types::transport::{Clock, Windows};
 use types::{Buffers, CallSite, Error, OpKind, Rank, Result, Tag};
@@ -17,6 +18,9 @@ use crate::wait::{Patience, Pause};
 
 /// A call that is never waited for is looked after all the same: every 16 MiB or so.
 const LOOK_AFTER_TURNS: u32 = 64;
+
+/// The end of a call of so many bytes is noted with its time. Smaller ones that nobody waited for have no time for that.
+const TIMED_BYTES: usize = 16 << 10;
 
 impl GroupShared {
     /// Runs a call on the calling thread.
@@ -55,6 +59,17 @@ impl GroupShared {
         options: &CallOptions<'_>,
         begun: Option<Duration>,
     ) -> Result<()> {
+        self.run_unnamed_call(work, buffers, options, begun).map_err(|error| self.failed(error))
+    }
+
+    #[inline]
+    fn run_unnamed_call(
+        &self,
+        work: &Work,
+        buffers: &mut Buffers<'_>,
+        options: &CallOptions<'_>,
+        begun: Option<Duration>,
+    ) -> Result<()> {
         let mut lane = lock(&self.unnamed);
         let lane = &mut *lane;
         let preparer = lane.preparer.with_settings(self.world.settings());
@@ -74,23 +89,44 @@ impl GroupShared {
             let tag = Tag::Unnamed(lane.state.calls() + 1);
             return Err(self.life.error(self.view.site(work.kind().name(), Some(tag)), Duration::ZERO, false));
         }
+        let (number, journal) = (lane.state.calls() + 1, joined.windows.journal());
         if call.is_cut() {
-            return self.run_cut(lane, call, buffers, options, joined);
+            let result = self.run_cut(lane, call, buffers, options, joined);
+            journal.ended(number, Outcome::of(&result));
+            return result;
         }
         let mut execution = Execution::begin(&mut lane.state);
-        match execution.poll(ground, &mut lane.state, &mut call, buffers, false) {
-            Poll::Ready(result) => return result,
-            Poll::Pending => {}
+        let result = match execution.poll(ground, &mut lane.state, &mut call, buffers, false) {
+            Poll::Ready(result) => result,
+            Poll::Pending => self.wait_for(&mut execution, lane, &mut call, buffers, options, joined),
+        };
+        match &result {
+            Ok(()) if work.bytes() < TIMED_BYTES && !execution.has_looked() => journal.done(number),
+            result => journal.ended(number, Outcome::of(result)),
         }
+        result
+    }
+
+    /// Waits for an unnamed call that could not go on at once.
+    fn wait_for(
+        &self,
+        execution: &mut Execution,
+        lane: &mut UnnamedLane,
+        call: &mut Call,
+        buffers: &mut Buffers<'_>,
+        options: &CallOptions<'_>,
+        joined: &Joined,
+    ) -> Result<()> {
+        let ground = self.ground(joined);
         let mut patience = Patience::new(&self.world, &self.view.ranks, options.interrupt);
         loop {
-            let pause = patience.pause(&|| execution.can_go_on(ground, &lane.state, &call));
+            let pause = patience.pause(&|| execution.can_go_on(ground, &lane.state, call));
             let look = pause != Pause::Spun;
-            match execution.poll(ground, &mut lane.state, &mut call, buffers, look) {
+            match execution.poll(ground, &mut lane.state, call, buffers, look) {
                 Poll::Ready(result) => return result,
                 Poll::Pending if look => {
-                    let site = execution.site_of(&self.view, &call);
-                    self.still_wanted(pause, &mut call, site)?;
+                    let site = execution.site_of(&self.view, call);
+                    self.still_wanted(pause, call, site)?;
                 }
                 Poll::Pending => {}
             }
@@ -98,7 +134,7 @@ impl GroupShared {
     }
 
     /// Fails a wait that was interrupted, or whose group was closed or aborted by another thread of this process.
-    pub(crate) fn still_wanted(&self, pause: Pause, call: &mut engine::Call, site: CallSite) -> Result<()> {
+    pub(crate) fn still_wanted(&self, pause: Pause, call: &mut Call, site: CallSite) -> Result<()> {
         if pause == Pause::Interrupted {
             self.end(&Cause::Interrupted { by: self.view.rank });
         }
@@ -114,7 +150,7 @@ impl GroupShared {
     pub(crate) fn enter(&self, kind: OpKind, options: &CallOptions<'_>) -> Result<(Inside<'_>, Option<Duration>)> {
         match self.turn.compare_exchange(0, INSIDE, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Ok((Inside(&self.turn), None)),
-            Err(_) => self.enter_behind(kind, options),
+            Err(_) => self.enter_behind(kind, options).map_err(|error| self.failed(error)),
         }
     }
 
@@ -154,6 +190,7 @@ impl GroupShared {
                     awaited: AWAITED.into(),
                     limit,
                     elapsed,
+                    detail: String::new(),
                 })));
             }
         }
@@ -172,7 +209,7 @@ impl GroupShared {
 
     /// Waits for the group's memory.
     #[cold]
-    fn join(&self, call: &mut engine::Call, options: &CallOptions<'_>) -> Result<&Joined> {
+    fn join(&self, call: &mut Call, options: &CallOptions<'_>) -> Result<&Joined> {
         let mut patience = Patience::new(&self.world, &self.view.ranks, options.interrupt);
         let (mut pause, mut look) = (Pause::Spun, false);
         loop {
@@ -199,26 +236,32 @@ impl GroupShared {
         begun: Option<Duration>,
     ) -> Result<()> {
         let limits = self.limits(options.timeout);
+        let ticket = self.note(Stage::Submitted, work, options.name);
         let (mut call, identity) = {
             let mut lane = lock(&self.named);
             // Calls of the same name keep the order in which this process made them.
             self.empty_inbox(&mut lane, &mut None);
             let preparer = lane.preparer.with_settings(self.world.settings());
-            let call = preparer.call(work, limits).begun(begun).named(named.name);
-            let identity = *named.identity.get_or_insert_with(|| lane.enter(&call, named.goes_on));
+            let call = preparer.call(work, limits).begun(begun).named(named.name).noted(ticket);
+            let identity = *named.identity.get_or_insert_with(|| {
+                let identity = lane.enter(&call, named.goes_on);
+                self.identify(ticket, identity);
+                identity
+            });
             (call, identity)
         };
         let entered = self.run_entered(identity, &mut call, buffers, named.goes_on, options);
+        self.note_end(ticket, &entered);
         if entered.is_err() {
             lock(&self.named).forget(identity);
         }
-        entered
+        entered.map_err(|error| self.failed(error))
     }
 
     fn run_entered(
         &self,
         identity: u128,
-        call: &mut engine::Call,
+        call: &mut Call,
         mut buffers: Buffers<'_>,
         goes_on: bool,
         options: &CallOptions<'_>,

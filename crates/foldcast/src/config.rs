@@ -111,6 +111,8 @@ pub struct Config {
     ///
     /// [`Communicator::empty`]: crate::Communicator::empty
     pub arena_bytes: Option<usize>,
+    /// The directory into which a rank writes what it has noted of its calls when one fails. `FOLDCAST_DUMP_DIR`, none.
+    pub dump_dir: Option<PathBuf>,
 }
 
 /// Where the costs that decide between algorithms are. They matter in groups whose first member this rank is.
@@ -212,6 +214,7 @@ impl Config {
             algorithm: algorithm(env)?,
             pool_bytes: number(env, "FOLDCAST_POOL_BYTES")?.unwrap_or(256 << 20),
             arena_bytes: number(env, "FOLDCAST_ARENA_BYTES")?,
+            dump_dir: env("FOLDCAST_DUMP_DIR").map(PathBuf::from),
         })
     }
 

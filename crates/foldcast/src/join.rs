@@ -5,10 +5,11 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use engine::{Call, SETTLING, Terms};
-use shm::{GroupKey, GroupPeers, GroupWindows, MonotonicClock, Request};
+use shm::observe::Stage;
+use shm::{GroupKey, GroupPeers, GroupWindows, Journal, MonotonicClock, Outcome, Request};
 use types::error::{Cause, Deadline};
 use types::transport::{Clock, Fate, Windows};
-use types::{CallSite, Ending, Error, GroupName, Rank, Result};
+use types::{CallSite, Ending, Error, GroupName, Rank, Result, Summary, Ticket};
 
 use crate::group::{GroupShared, lock};
 use crate::settings::{handed_out, taken_over};
@@ -40,6 +41,7 @@ pub(crate) struct Joining {
     /// Whether the members have yet to agree that the group exists.
     is_founding: AtomicBool,
     state: Mutex<State>,
+    journal: OnceLock<Arc<Journal>>,
 }
 
 #[derive(Default)]
@@ -52,12 +54,20 @@ struct State {
     cause: Option<Cause>,
     next_warning: Option<Duration>,
     left_since: Option<Duration>,
+    /// Under what the wait for the memory is noted, once it takes long.
+    ticket: Option<Ticket>,
 }
 
 impl Joining {
     pub(crate) fn new(name: GroupName, ranks: Vec<Rank>, incarnation: u64) -> Joining {
         let key = GroupKey::new(name, ranks, incarnation);
-        Joining { joined: OnceLock::new(), key, is_founding: AtomicBool::new(false), state: Mutex::default() }
+        Joining {
+            joined: OnceLock::new(),
+            key,
+            is_founding: AtomicBool::new(false),
+            state: Mutex::default(),
+            journal: OnceLock::new(),
+        }
     }
 
     /// From now on, or no more, the members have yet to agree that the group exists.
@@ -80,6 +90,33 @@ impl Joining {
         self.joined.get()
     }
 
+    /// Where the calls on the group are noted; `None` if nobody else could read it.
+    pub(crate) fn journal(&self, group: &GroupShared) -> Option<&Arc<Journal>> {
+        let host = group.world.host()?;
+        group.index?;
+        Some(self.journal.get_or_init(|| host.journal(&self.key)))
+    }
+
+    fn note_end(&self, state: &mut State, outcome: Outcome) {
+        if let (Some(ticket), Some(journal)) = (state.ticket.take(), self.journal.get()) {
+            journal.finish(Some(ticket), outcome);
+        }
+    }
+
+    /// Notes that the wait for the memory ends with this error.
+    fn note_failure(&self, error: &Error) {
+        self.note_end(&mut lock(&self.state), Outcome::Failed(types::failure_code(error)));
+    }
+
+    fn note_waiting(&self, group: &GroupShared, state: &mut State) {
+        if let (None, Some(journal)) = (state.ticket, self.journal(group)) {
+            state.ticket = journal.note(Stage::Submitted, Summary::JOIN, "");
+            if state.ticket.is_some() {
+                journal.waiting(state.ticket, &[0]);
+            }
+        }
+    }
+
     /// The memory; asks for it if nobody has yet. If it cannot come, the group's life ends.
     pub(crate) fn poll(&self, group: &GroupShared) -> Option<&Joined> {
         if let Some(joined) = self.joined.get() {
@@ -100,6 +137,7 @@ impl Joining {
         match request.try_take()? {
             Ok(windows) => {
                 state.request = None;
+                self.note_end(&mut state, Outcome::Done);
                 if let Some(cause) = state.cause.take() {
                     self.say(&windows, &cause);
                 }
@@ -109,6 +147,7 @@ impl Joining {
                 let error = error.met_by(group.view.rank);
                 state.request = None;
                 state.cause = None;
+                self.note_end(&mut state, Outcome::Failed(types::failure_code(&error)));
                 group.life.end(&cause_of(group, &error));
                 state.failed = Some(error);
                 None
@@ -177,6 +216,7 @@ impl Joining {
         state.closed = true;
         state.request = None;
         state.cause = None;
+        self.note_end(&mut state, Outcome::Failed(types::failure_code(&Error::Closed { what: String::new() })));
     }
 
     fn has_settled(&self, ending: Ending, elapsed: Duration) -> bool {
@@ -186,6 +226,10 @@ impl Joining {
 
     /// Looks for what keeps the memory from coming: fails the call, and the group, for it.
     pub(crate) fn look(&self, group: &GroupShared, call: &mut Call) -> Result<()> {
+        self.look_for(group, call).inspect_err(|error| self.note_failure(error))
+    }
+
+    fn look_for(&self, group: &GroupShared, call: &mut Call) -> Result<()> {
         let elapsed = call.elapsed(MonotonicClock.now());
         let limits = call.limits();
         let first = group.view.world(0);
@@ -206,10 +250,11 @@ impl Joining {
         let site = site(group, call);
         if let Some(limit) = limits.deadline.filter(|limit| elapsed >= *limit) {
             group.end(&Cause::Deadline { by: group.view.rank, peer: first });
-            let peers = vec![first];
-            return Err(Error::Deadline(Box::new(Deadline { site, peers, awaited: AWAITED.into(), limit, elapsed })));
+            let (peers, awaited, detail) = (vec![first], AWAITED.into(), String::new());
+            return Err(Error::Deadline(Box::new(Deadline { site, peers, awaited, limit, elapsed, detail })));
         }
         let mut state = lock(&self.state);
+        self.note_waiting(group, &mut state);
         let due = *state.next_warning.get_or_insert(limits.first_warning);
         if elapsed >= due {
             state.next_warning = Some(elapsed.max(due) * 2);

@@ -17,12 +17,14 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod blackbox;
 mod blocking;
 mod check;
 mod collectives;
 mod communicator;
 mod config;
 pub mod costs;
+mod dump;
 mod element;
 mod fused;
 mod group;
@@ -32,6 +34,7 @@ mod join;
 mod lanes;
 mod memory;
 mod moves;
+mod notes;
 mod rank_table;
 mod sets;
 mod settings;

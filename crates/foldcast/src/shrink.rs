@@ -315,6 +315,7 @@ impl Shrink<'_> {
                 awaited: AWAITED.into(),
                 limit: self.limit.unwrap_or_default(),
                 elapsed: self.elapsed(),
+                detail: String::new(),
             })),
             Cause::Requested { by } if by_this(by) && self.group.world.is_shut_down() => {
                 Error::Closed { what: format!("{}: the communicator", self.site()) }

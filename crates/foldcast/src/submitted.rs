@@ -9,6 +9,7 @@ use engine::named::Progress;
 use engine::unnamed::Finished;
 use engine::{Completion, NamedLane, OwnedBuffers, Task, UnnamedLane, Work};
 use shm::MonotonicClock;
+use shm::observe::Stage;
 use types::transport::Clock;
 use types::{OpKind, Result, Tag};
 
@@ -53,8 +54,11 @@ impl GroupShared {
         if let Some(joined) = shared.joining.get() {
             preparer.with_terms(&joined.terms);
         }
+        let mut tickets = Vec::new();
         let task = |Submission { work, buffers, done }| {
-            let call = preparer.call(&work, limits).started(now);
+            let ticket = shared.note(Stage::Submitted, &work, options.name);
+            tickets.push(ticket);
+            let call = preparer.call(&work, limits).started(now).noted(ticket);
             let call = match options.name {
                 Some(name) => call.named(name),
                 None => call,
@@ -68,7 +72,9 @@ impl GroupShared {
         let Some(first) = chain else { return Ok(()) };
         match options.name {
             Some(_) => shared.push(first, number),
-            None => shared.push_unnamed(kind, first, number)?,
+            None => {
+                shared.push_unnamed(kind, first, number).inspect_err(|error| shared.note_refused(&tickets, error))?
+            }
         }
         shared.world.activate(shared);
         if shared.world.is_shut_down() {
@@ -118,7 +124,10 @@ impl GroupShared {
         let mut kept = VecDeque::new();
         for task in inbox.drain(..) {
             match (task.call.is_named(), &mut *unnamed) {
-                (true, _) => named.submit(task),
+                (true, _) => {
+                    let ticket = task.call.ticket();
+                    self.identify(ticket, named.enter_task(task));
+                }
                 (false, Some(lane)) => lane.submit(task),
                 (false, None) => kept.push_back(task),
             }
@@ -176,7 +185,13 @@ impl GroupShared {
     }
 
     /// Gives the turn on and hands ended calls to the progress thread, which runs their completions with no lock held.
-    pub(crate) fn conclude(&self, moved: bool, finished: Finished, unnamed: u32) {
+    pub(crate) fn conclude(&self, moved: bool, mut finished: Finished, unnamed: u32) {
+        for (task, result) in &mut finished {
+            self.note_end(task.call.ticket(), result);
+            if let Err(error) = result {
+                *error = self.failed(error.clone());
+            }
+        }
         if unnamed > 0 {
             self.turn.fetch_sub(unnamed * SUBMITTED, Ordering::Release);
         }

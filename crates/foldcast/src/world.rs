@@ -17,6 +17,7 @@ use types::{Error, GroupName, Product, Rank, Result};
 use crate::communicator::InitOptions;
 use crate::config::Config;
 use crate::costs;
+use crate::dump::Dumps;
 use crate::group::{Group, GroupShared, lock};
 use crate::lanes::Helpers;
 use crate::settings::Settings;
@@ -51,6 +52,7 @@ pub(crate) struct World {
     pub(crate) stages: Stages,
     /// Threads that help with large calls.
     helpers: Helpers,
+    pub(crate) dumps: Dumps,
 }
 
 thread_local! {
@@ -91,6 +93,7 @@ impl World {
             progress_turn: AtomicU64::new(1),
             stages: Stages::default(),
             helpers: Helpers::default(),
+            dumps: Dumps::default(),
         })
     }
 

@@ -13,10 +13,12 @@ pub mod founding;
 pub mod header;
 pub mod layout;
 pub mod primitive;
+pub mod record;
 
 // Only the modules above are checked by loom, whose atomics cannot lie in shared memory.
 #[cfg(not(loom))]
 mod arena;
+pub mod blackbox;
 #[cfg(not(loom))]
 pub mod crew;
 #[cfg(not(loom))]
@@ -34,11 +36,15 @@ pub mod meeting;
 #[cfg(not(loom))]
 pub mod monitor;
 #[cfg(not(loom))]
+pub mod observe;
+#[cfg(not(loom))]
 mod retry;
 #[cfg(not(loom))]
 pub mod segment;
 #[cfg(not(loom))]
 mod socket;
+#[cfg(not(loom))]
+mod ticks;
 #[cfg(not(loom))]
 pub mod wait;
 #[cfg(not(loom))]
@@ -50,6 +56,7 @@ pub mod world;
 
 #[cfg(not(loom))]
 pub use arena::Piece;
+pub use blackbox::{Journal, Outcome};
 #[cfg(not(loom))]
 pub use crew::Crew;
 #[cfg(not(loom))]

@@ -16,8 +16,9 @@ use crate::death::{Life, OwnLife};
 use crate::fork::Home;
 use crate::launcher::{Client, die_with_launcher};
 use crate::monitor::{Monitor, Parts};
+use crate::observe::RankName;
 use crate::segment::Segment;
-use crate::socket::{listen_at, own_name, own_user};
+use crate::socket::{own_name, own_user};
 use crate::wire::Address;
 use crate::world::World;
 
@@ -50,9 +51,14 @@ impl JobKey {
         digest(2, self.0.as_bytes())
     }
 
+    /// What stands for the job in the addresses of its processes.
+    pub(crate) fn address_hash(&self) -> u64 {
+        digest(1, self.0.as_bytes())
+    }
+
     /// The abstract address of the hub: it holds the user, so that users do not get in each other's way.
     fn address(&self) -> Vec<u8> {
-        format!("foldcast-{}-{:016x}", own_user(), digest(1, self.0.as_bytes())).into_bytes()
+        format!("foldcast-{}-{:016x}", own_user(), self.address_hash()).into_bytes()
     }
 }
 
@@ -114,14 +120,16 @@ impl<'a> Meeting<'a> {
             return alone(watch, home);
         }
         let own_life = OwnLife::new(self.process_handles)?;
-        let listener = listen_at(None, self.size * 4).map_err(no_socket)?;
+        let name = RankName::here(self.key, self.rank, self.size);
+        let listener = name.listen(self.size * 4).map_err(no_socket)?;
         let address = Address(own_name(&listener).map_err(no_socket)?);
         let place = Place { key: self.key, rank: self.rank, size: self.size, life: &own_life, address };
-        let Company { segment, addresses, lives } = match self.rank {
+        let Company { segment, memory, addresses, lives } = match self.rank {
             Rank(0) => hub::gather(&place, &mut watch, home)?,
             _ => guest::join(&place, &mut watch, home)?,
         };
         let world = Arc::new(World::enter(segment, self.rank, addresses, home)?);
+        world.show(self.key.as_str(), memory);
         let OwnLife { kind, token, anchor } = own_life;
         drop(token);
         log::debug!("{} of {} has met the others ({kind:?})", self.rank, self.size);
@@ -160,6 +168,8 @@ struct Place<'a> {
 /// What a meeting results in.
 struct Company {
     segment: Segment,
+    /// The segment's descriptor.
+    memory: OwnedFd,
     addresses: Box<[Address]>,
     lives: Vec<Option<Life>>,
 }
@@ -235,7 +245,8 @@ impl<'a> Watch<'a> {
     fn deadline(&self, peers: Vec<Rank>, awaited: String) -> Error {
         let elapsed = self.start.elapsed();
         let limit = self.limit.unwrap_or(elapsed);
-        Error::Deadline(Box::new(Deadline { site: self.site(), peers, awaited, limit, elapsed }))
+        let (site, detail) = (self.site(), String::new());
+        Error::Deadline(Box::new(Deadline { site, peers, awaited, limit, elapsed, detail }))
     }
 
     fn invalid(&self, field: &str, expected: String, got: String) -> Error {

@@ -18,7 +18,7 @@ use crate::launcher::{Client, die_with_launcher};
 use crate::retry::retry;
 use crate::socket::{Packet, accept_from, connect_to, own_user, peer_of, receive, send};
 use crate::windows::GroupWindows;
-use crate::wire::{Message, Refusal};
+use crate::wire::{MAX_NAMED, Message, Refusal, Shown};
 use crate::world::World;
 
 /// How long the reason of a death may take to become known; then the rank has died of nothing that is known.
@@ -277,11 +277,31 @@ impl Monitor {
             Some(Message::Ask { key: group, rank }) if caller.wants.is_none() => {
                 caller.wants = Some((group, Rank(rank)))
             }
+            Some(Message::Look) => {
+                if let Some(caller) = self.callers.remove(&key) {
+                    self.show(&caller.socket);
+                }
+            }
             _ => {
                 self.callers.remove(&key);
                 self.count_foreign();
             }
         }
+    }
+
+    /// Gives what this rank knows of the job to a process of the same user.
+    fn show(&self, socket: &OwnedFd) {
+        let world = &self.world;
+        let Some(shown) = world.shown() else { return };
+        let ranks = (0..world.size()).map(Rank::from_index);
+        let gone = ranks.filter_map(|rank| match world.fate(rank) {
+            Fate::Gone(ending) => Some((rank, ending)),
+            Fate::Alive => None,
+        });
+        let gone = gone.take(MAX_NAMED).collect();
+        let answer = Message::Shown(Shown { rank: world.rank().0, job: shown.job.clone(), gone });
+        // Whoever does not get it asks another rank.
+        let _ = send(socket, &answer.encode(), &[shown.memory.as_fd()]);
     }
 
     fn answer_callers(&mut self) {

@@ -33,6 +33,9 @@ unsafe impl Shared for Header {}
 // SAFETY: an array of atomic integers.
 unsafe impl<const N: usize> Shared for [AtomicU64; N] {}
 
+/// What any segment has at least.
+const VIEWED_BYTES: usize = 4096;
+
 /// A mapped segment of shared memory. Sparse: it costs memory only where it was touched.
 #[derive(Debug)]
 pub struct Segment {
@@ -106,6 +109,18 @@ impl Segment {
         // SAFETY: the range is this new mapping, which nobody else knows; the advice changes no content.
         unsafe { madvise(segment.base.as_ptr().cast(), len, Advice::LinuxDontDump) }.map_err(refused)?;
         Ok(segment)
+    }
+
+    /// Maps a segment of another job, to look at it: what is mapped cannot be written.
+    ///
+    /// # Errors
+    /// If it cannot be mapped, or could shrink.
+    pub(crate) fn view(fd: impl AsFd, home: Home) -> rustix::io::Result<Segment> {
+        let len = Segment::size_of(&fd)?;
+        if len < VIEWED_BYTES || !fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK) {
+            return Err(Errno::INVAL);
+        }
+        Segment::map(&fd, len, home, ProtFlags::READ)
     }
 
     /// The size of the segment behind a descriptor.

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering as LocalOrdering};
 
 use kernels::{ForeignBytes, SharedBytes};
 use types::transport::{Announcement, Channel, Counter, Geometry, Windows};
-use types::{Cause, DecodeError, Error, Fingerprint, Rank, Result};
+use types::{Cause, DecodeError, Error, Fingerprint, Rank, Result, Summary, Ticket};
 
+use crate::blackbox::Journal;
 use crate::door::publish_fence;
 use crate::groups::GroupKey;
 use crate::header::{Header, INLINE_BYTES, INLINE_OFFSET, PAYLOAD_OFFSET};
@@ -39,6 +40,7 @@ pub struct GroupWindows {
     members: Arc<[Rank]>,
     world: Arc<World>,
     key: GroupKey,
+    journal: Arc<Journal>,
     settings: Vec<u8>,
     /// Whether a thread of this process has given its reason for ending the epoch: only one may write the line.
     has_spoken: AtomicBool,
@@ -135,6 +137,7 @@ impl GroupWindows {
             members,
             world: Arc::clone(world),
             key: key.clone(),
+            journal: world.journal(key),
             settings,
             has_spoken: AtomicBool::new(false),
         }
@@ -162,6 +165,13 @@ impl GroupWindows {
     #[must_use]
     pub const fn world(&self) -> &Arc<World> {
         &self.world
+    }
+
+    /// Where this process notes its calls.
+    #[must_use]
+    #[inline]
+    pub fn journal(&self) -> &Journal {
+        &self.journal
     }
 
     /// The fates of the members.
@@ -388,6 +398,34 @@ impl Windows for GroupWindows {
             author => Some(self.cause_by(author)),
         }
     }
+
+    #[inline]
+    fn note_begun(&self, channel: Channel, sequence: u64, summary: Summary, ticket: Option<Ticket>) {
+        match (channel, ticket) {
+            (Channel::Unnamed, None) => self.journal.begin(sequence, summary),
+            (Channel::Unnamed, Some(ticket)) => self.journal.begun(ticket, Some(sequence)),
+            (Channel::Named | Channel::Small, Some(ticket)) => self.journal.begun(ticket, None),
+            // The first lane speaks for all.
+            (Channel::Lane(_), _) | (Channel::Named | Channel::Small, None) => {}
+        }
+    }
+
+    fn note_waiting(&self, channel: Channel, ticket: Option<Ticket>, missing: &[usize]) {
+        // Without a ticket it is the unnamed call under way.
+        if ticket.is_some() || channel.of_kind() == Channel::Unnamed {
+            self.journal.waiting(ticket, missing);
+        }
+    }
+
+    fn arrival(
+        &self,
+        channel: Channel,
+        owner: usize,
+        sequence: u64,
+        ticket: Option<Ticket>,
+    ) -> Option<core::time::Duration> {
+        self.journal.arrival(owner, sequence, ticket, channel.of_kind() == Channel::Named)
+    }
 }
 
 impl GroupWindows {
@@ -414,7 +452,7 @@ fn in_list(at: u64, published: u64) -> bool {
     at < published && published - at <= count(RING_ENTRIES)
 }
 
-fn halves(value: u128) -> [u64; 2] {
+pub(crate) fn halves(value: u128) -> [u64; 2] {
     let bytes = value.to_le_bytes();
     let half = |at: usize| {
         let mut half = [0; 8];
@@ -424,7 +462,7 @@ fn halves(value: u128) -> [u64; 2] {
     [half(0), half(8)]
 }
 
-fn store_bytes(words: &[AtomicU64], bytes: &[u8]) {
+pub(crate) fn store_bytes(words: &[AtomicU64], bytes: &[u8]) {
     for (word, chunk) in words.iter().zip(bytes.chunks(8)) {
         let mut value = [0; 8];
         value[..chunk.len()].copy_from_slice(chunk);

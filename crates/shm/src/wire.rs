@@ -3,7 +3,7 @@
 use types::{Cause, Ending, Rank};
 
 /// Version of the packets and of the memory layouts; only equal ones understand each other.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 const MAGIC: u32 = u32::from_le_bytes(*b"FCST");
 
 /// Ranks in one roster packet. The kernel passes at most 253 descriptors at once.
@@ -84,6 +84,20 @@ pub(crate) enum Message {
     Granted,
     /// The group was destroyed (no text), or could not be made.
     Withdrawn(String),
+    /// A process of this user wants to see what the job does.
+    Look,
+    /// Here it is: with the world segment's descriptor.
+    Shown(Shown),
+}
+
+/// What a rank knows of its job beside the memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Shown {
+    /// Who answers.
+    pub(crate) rank: u32,
+    pub(crate) job: String,
+    /// Ranks that are gone, [`MAX_NAMED`] at most.
+    pub(crate) gone: Vec<(Rank, Ending)>,
 }
 
 /// Why bytes are no message.
@@ -141,6 +155,15 @@ impl Message {
                 out.u32(8);
                 out.text(why);
             }
+            Message::Look => out.u32(9),
+            Message::Shown(Shown { rank, job, gone }) => {
+                out.u32(10);
+                out.u32(*rank);
+                out.text(job);
+                let named = &gone[..gone.len().min(MAX_NAMED)];
+                out.len(named.len());
+                named.iter().for_each(|(rank, ending)| out.ending(*rank, *ending));
+            }
         }
         out.0
     }
@@ -192,6 +215,10 @@ impl Writer {
         });
     }
 
+    fn ending(&mut self, rank: Rank, ending: Ending) {
+        self.0.extend(Cause::RankDied { peer: rank, ending }.encode());
+    }
+
     fn refusal(&mut self, refusal: &Refusal) {
         match refusal {
             Refusal::Version(version) => {
@@ -210,7 +237,7 @@ impl Writer {
             }
             Refusal::Died(rank, ending) => {
                 self.u32(6);
-                self.0.extend(Cause::RankDied { peer: *rank, ending: *ending }.encode());
+                self.ending(*rank, *ending);
             }
             Refusal::Deadline(missing) => {
                 self.u32(7);
@@ -263,6 +290,13 @@ impl<'a> Reader<'a> {
         Some(String::from_utf8_lossy(self.take(len)?).into_owned())
     }
 
+    fn ending(&mut self) -> Option<(Rank, Ending)> {
+        match Cause::decode(self.take(Cause::ENCODED_BYTES)?.try_into().ok()?)? {
+            Cause::RankDied { peer, ending } => Some((peer, ending)),
+            _ => None,
+        }
+    }
+
     fn life(&mut self) -> Option<LifeKind> {
         match self.u32()? {
             1 => Some(LifeKind::Pidfd),
@@ -292,6 +326,12 @@ impl<'a> Reader<'a> {
             6 => Message::Ask { key: u128::from_le_bytes(self.take(16)?.try_into().ok()?), rank: self.u32()? },
             7 => Message::Granted,
             8 => Message::Withdrawn(self.text()?),
+            9 => Message::Look,
+            10 => {
+                let (rank, job, len) = (self.u32()?, self.text()?, self.len(MAX_NAMED)?);
+                let gone = (0..len).map(|_| self.ending()).collect::<Option<_>>()?;
+                Message::Shown(Shown { rank, job, gone })
+            }
             _ => return None,
         })
     }
@@ -303,10 +343,10 @@ impl<'a> Reader<'a> {
             3 => Refusal::Rank,
             4 => Refusal::Size(self.u32()?),
             5 => Refusal::Duplicate(self.u32()?),
-            6 => match Cause::decode(self.take(Cause::ENCODED_BYTES)?.try_into().ok()?)? {
-                Cause::RankDied { peer, ending } => Refusal::Died(peer, ending),
-                _ => return None,
-            },
+            6 => {
+                let (rank, ending) = self.ending()?;
+                Refusal::Died(rank, ending)
+            }
             7 => {
                 let len = self.len(MAX_NAMED)?;
                 Refusal::Deadline((0..len).map(|_| self.u32()).collect::<Option<_>>()?)
@@ -321,6 +361,8 @@ impl<'a> Reader<'a> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+
+    const GONE: (Rank, Ending) = (Rank(9), Ending::Exited(3));
 
     pub(crate) fn samples() -> Vec<Message> {
         let address = Address(vec![b'a'; MAX_ADDRESS_BYTES]);
@@ -344,6 +386,8 @@ pub(crate) mod tests {
             Message::Ask { key: 1 << 100, rank: 5 },
             Message::Granted,
             Message::Withdrawn("no memory".into()),
+            Message::Look,
+            Message::Shown(Shown { rank: 2, job: "j".repeat(MAX_TEXT_BYTES), gone: vec![GONE; MAX_NAMED] }),
         ];
         all.extend(refusals.map(Message::Refused));
         all

@@ -2,18 +2,22 @@
 
 use core::time::Duration;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64 as LocalU64, Ordering as LocalOrdering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
-use types::transport::{Clock, Fate, Peers};
+use types::transport::{Clock, Fate, Geometry, Peers};
 use types::{Ending, Error, Rank, Result};
 
 use crate::arena::Arenas;
+use crate::blackbox::Notes;
+use crate::blackbox::place::{self, Place};
+use crate::blackbox::view::{self, Noted};
 use crate::door::{Door, publish_fence};
 use crate::fork::Home;
 use crate::groups::Desk;
-use crate::layout::count;
+use crate::layout::{count, index};
 use crate::primitive::{AtomicU32, AtomicU64, Ordering};
 use crate::retry::retry;
 use crate::segment::{Segment, Shared};
@@ -64,12 +68,30 @@ pub struct World {
     desk: Mutex<Desk>,
     bell: OwnedFd,
     stopping: AtomicBool,
+    pub(crate) notes: Notes,
+    shown: OnceLock<Shown>,
+}
+
+/// What this process gives to those of its user who ask what the job does.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    pub(crate) job: String,
+    pub(crate) memory: OwnedFd,
 }
 
 impl World {
     /// Bytes of the world segment of so many ranks.
     pub(crate) const fn segment_bytes(size: usize) -> usize {
-        (HEADER_BYTES + size * size_of::<RankBlock>()).next_multiple_of(4096)
+        first_box(size) + size * place::bytes(size)
+    }
+
+    /// How many ranks a segment of so many bytes is for, if it says that it is for `ranks`.
+    pub(crate) fn ranks_of(segment: &Segment) -> Option<usize> {
+        let [magic, ranks] = segment.at::<[AtomicU64; 2]>(0);
+        let is_world = magic.load(Ordering::Acquire) == MAGIC;
+        let ranks = index(ranks.load(Ordering::Relaxed));
+        let fits = (1..=Geometry::MAX_RANKS).contains(&ranks) && World::segment_bytes(ranks) == segment.len();
+        (is_world && fits).then_some(ranks)
     }
 
     /// Makes the world segment, as the hub does once.
@@ -83,7 +105,7 @@ impl World {
     /// Says to the others that a rank which has met them cannot go on after all.
     pub(crate) fn give_up(segment: &Segment, rank: Rank) {
         let blocks = || {
-            let size = (segment.len() - HEADER_BYTES) / size_of::<RankBlock>();
+            let size = World::ranks_of(segment).unwrap_or_default();
             (0..size).map(|index| segment.at::<RankBlock>(HEADER_BYTES + index * size_of::<RankBlock>()))
         };
         if let Some(own) = blocks().nth(rank.index()) {
@@ -108,6 +130,7 @@ impl World {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| {
             Error::resource("an event descriptor", error, "raise the limit on open files with `ulimit -n`")
         })?;
+        let notes = Notes::open(&segment, Place::of(first_box(size), rank.index(), size));
         let world = World {
             segment,
             rank,
@@ -119,6 +142,8 @@ impl World {
             desk: Mutex::new(Desk::default()),
             bell,
             stopping: AtomicBool::new(false),
+            notes,
+            shown: OnceLock::new(),
         };
         world.block(rank).life.state.store(ALIVE, Ordering::Release);
         world.note_cpu();
@@ -143,9 +168,32 @@ impl World {
         self.home
     }
 
-    #[cfg(any(test, fuzzing))]
     pub(crate) const fn segment(&self) -> &Segment {
         &self.segment
+    }
+
+    /// Where a rank's box lies.
+    pub(crate) fn place_of(&self, rank: Rank) -> Place {
+        assert!(rank.index() < self.size, "{rank} of a world of {} ranks", self.size);
+        Place::of(first_box(self.size), rank.index(), self.size)
+    }
+
+    /// What a rank has noted of its operations, whatever has become of it; `None` if it has not entered the world.
+    ///
+    /// # Panics
+    /// If the world has no such rank.
+    #[must_use]
+    pub fn noted(&self, rank: Rank) -> Option<Noted> {
+        view::read(&self.segment, self.place_of(rank))
+    }
+
+    /// Lets processes of this user see the memory of the world, which is the job's of this name.
+    pub(crate) fn show(&self, job: &str, memory: OwnedFd) {
+        let _ = self.shown.set(Shown { job: job.into(), memory });
+    }
+
+    pub(crate) fn shown(&self) -> Option<&Shown> {
+        self.shown.get()
     }
 
     fn block(&self, rank: Rank) -> &RankBlock {
@@ -313,6 +361,22 @@ fn own_cpu() -> u32 {
     u32::try_from(cpu).map_or(0, |cpu| cpu + 1)
 }
 
+/// Where the ranks' boxes begin.
+const fn first_box(size: usize) -> usize {
+    (HEADER_BYTES + size * size_of::<RankBlock>()).next_multiple_of(4096)
+}
+
+/// How a rank of the world in this segment ended its part, if it left in order.
+pub(crate) fn has_left(segment: &Segment, rank: Rank) -> Option<u64> {
+    let block: &RankBlock = segment.at(HEADER_BYTES + rank.index() * size_of::<RankBlock>());
+    (block.life.state.load(Ordering::Acquire) == LEFT).then(|| block.life.calls.load(Ordering::Relaxed))
+}
+
+/// What a rank of the world in this segment has noted.
+pub(crate) fn noted_in(segment: &Segment, rank: Rank, size: usize) -> Option<Noted> {
+    view::read(segment, Place::of(first_box(size), rank.index(), size))
+}
+
 const VALUE_BITS: u32 = 60;
 
 fn encode(ending: Ending) -> u64 {
@@ -354,6 +418,11 @@ mod tests {
     #[test]
     fn what_different_ranks_write_is_on_different_lines() {
         assert_eq!(size_of::<RankBlock>(), 3 * 128);
-        assert_eq!(World::segment_bytes(1), 8192);
+        for size in [1, 2, 64, 65, Geometry::MAX_RANKS] {
+            let last = Place::of(first_box(size), size - 1, size);
+            let end = last.records(last.tracks - 1) + place::RECORDS * size_of::<crate::record::Record>();
+            assert_eq!(World::segment_bytes(size), end);
+            assert!(World::segment_bytes(size).is_multiple_of(4096));
+        }
     }
 }

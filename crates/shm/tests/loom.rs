@@ -13,6 +13,7 @@ use foldcast_shm::founding::{self, Founding};
 use foldcast_shm::header::Header;
 use foldcast_shm::layout::Layout;
 use foldcast_shm::primitive::{AtomicU32, AtomicU64, Futex, Ordering, fence};
+use foldcast_shm::record::{Record, Stage};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -461,4 +462,59 @@ fn members_see_one_decision() {
 #[should_panic]
 fn a_decision_in_two_steps_is_two() {
     found_or_give_up(false);
+}
+
+// ---- Records ---------------------------------------------------------------------------------------------------
+
+/// Two operations follow each other in one place; a reader at any time sees one of them, or none, and never parts of both.
+#[test]
+fn a_record_is_read_whole() {
+    model(3, || {
+        let record = Arc::new(Record::default());
+        let owner = Arc::clone(&record);
+        let owner = thread::spawn(move || {
+            for number in [1, 257] {
+                owner.begin(number, number, number + 1);
+                owner.done();
+            }
+        });
+        for _ in 0..2 {
+            if let Some((read, ())) = record.read(|| ()) {
+                assert_eq!((read.words.summary, read.words.begun), (read.number, read.number + 1));
+            }
+        }
+        owner.join().unwrap();
+        assert_eq!(record.read(|| ()).unwrap().0.number, 257);
+    });
+}
+
+/// Who sees that an operation has ended sees when.
+#[test]
+fn an_end_has_its_time() {
+    model(3, || {
+        let record = Arc::new(Record::default());
+        let owner = Arc::clone(&record);
+        let owner = thread::spawn(move || {
+            owner.begin(1, 2, 3);
+            owner.set_ended(Stage::Failed, 5, 4);
+        });
+        if let Some((read, ())) = record.read(|| ()) {
+            assert!(!read.state.stage.is_over() || (read.words.ended, read.state.error) == (4, 5));
+        }
+        owner.join().unwrap();
+    });
+}
+
+/// The model can tell: without the turn a reader mixes two operations.
+#[test]
+#[should_panic(expected = "parts of two")]
+fn without_turns_operations_are_mixed() {
+    model(3, || {
+        let words = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let owner = Arc::clone(&words);
+        let owner = thread::spawn(move || owner.iter().for_each(|word| word.store(1, Ordering::Release)));
+        let read = [0, 1].map(|at: usize| words[at].load(Ordering::Acquire));
+        assert!(read[0] == read[1], "parts of two");
+        owner.join().unwrap();
+    });
 }

@@ -130,6 +130,8 @@ pub struct Deadline {
     pub limit: Duration,
     /// Time since the call began.
     pub elapsed: Duration,
+    /// What the ranks of the group did last, in words; empty if that is not known.
+    pub detail: String,
 }
 
 /// Content of [`Error::GroupAborted`].
@@ -352,7 +354,11 @@ impl fmt::Display for Deadline {
             "; the limit was {:.3} s: see what holds {} up, or give a longer timeout",
             self.limit.as_secs_f64(),
             join(&self.peers)
-        )
+        )?;
+        if !self.detail.is_empty() {
+            write!(f, "; {}", self.detail)?;
+        }
+        Ok(())
     }
 }
 

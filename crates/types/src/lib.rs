@@ -12,6 +12,7 @@ mod dtype;
 pub mod error;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
+mod note;
 mod product;
 mod rank;
 pub mod transport;
@@ -21,5 +22,6 @@ pub use buffers::Buffers;
 pub use call::{CallSite, DecodeError, Fingerprint, OpKind, Parts, Tag, digest};
 pub use dtype::{DataType, Reduction};
 pub use error::{Cause, Ending, Error, Result};
+pub use note::{Summary, Ticket, failure_code, failure_code_of, failure_name};
 pub use product::{Product, Profile, Support, Unsupported};
 pub use rank::{GroupName, MAX_GROUP_NAME_BYTES, Rank, WORLD_GROUP};

@@ -27,6 +27,7 @@ use core::time::Duration;
 
 use crate::call::{DecodeError, Fingerprint};
 use crate::error::{Cause, Ending};
+use crate::note::{Summary, Ticket};
 
 /// Which of a group's sets of buffers a call uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -279,6 +280,25 @@ pub trait Windows {
 
     /// Why the group's epoch ended, if it did: the first cause found over the ranks.
     fn aborted(&self) -> Option<Cause>;
+
+    /// Notes, for whoever looks from outside, that this rank has entered call `sequence`: its header is published. One with
+    /// a ticket was noted before. Costs next to nothing; nothing depends on it.
+    #[inline]
+    fn note_begun(&self, channel: Channel, sequence: u64, summary: Summary, ticket: Option<Ticket>) {
+        let _ = (channel, sequence, summary, ticket);
+    }
+
+    /// Notes that the channel's current call, or the one with this ticket, waits for these members.
+    fn note_waiting(&self, channel: Channel, ticket: Option<Ticket>, missing: &[usize]) {
+        let _ = (channel, ticket, missing);
+    }
+
+    /// When rank `owner` came to a call: to an unnamed one by publishing its header, to a named one by submitting it. By a
+    /// clock that all ranks of the group share; `None` if that is not known. For calls that have waited long: it may search.
+    fn arrival(&self, channel: Channel, owner: usize, sequence: u64, ticket: Option<Ticket>) -> Option<Duration> {
+        let _ = (channel, owner, sequence, ticket);
+        None
+    }
 }
 
 /// What is known of another rank of the group.

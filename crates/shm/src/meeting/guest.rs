@@ -85,7 +85,7 @@ struct Guest<'a> {
     hub: OwnedFd,
     /// The hub's life, once it has accepted this rank.
     life: Option<Life>,
-    segment: Option<Segment>,
+    segment: Option<(Segment, OwnedFd)>,
     addresses: Vec<Option<Address>>,
     lives: Vec<Option<Life>>,
 }
@@ -94,14 +94,14 @@ impl Guest<'_> {
     fn listen(mut self, watch: &mut Watch<'_>, home: Home) -> Result<Company, Failure> {
         let heard = self.listen_to_all(watch, home);
         match (heard, self.segment) {
-            (Ok(()), Some(segment)) => {
+            (Ok(()), Some((segment, memory))) => {
                 let addresses = self.addresses.into_iter().flatten().collect();
-                Ok(Company { segment, addresses, lives: self.lives })
+                Ok(Company { segment, memory, addresses, lives: self.lives })
             }
             (Ok(()), None) => Err(Failure::Final(no_socket(Errno::PROTO))),
             (Err(failure), segment) => {
                 // For the others the world is complete.
-                if let Some(segment) = segment {
+                if let Some((segment, _)) = segment {
                     World::give_up(&segment, self.place.rank);
                 }
                 Err(failure)
@@ -157,8 +157,8 @@ impl Guest<'_> {
             }
             Ok(Message::Welcome(size)) if usize::try_from(size) == Ok(self.place.size) => {
                 let memory = descriptors.next().ok_or_else(|| wrong("a welcome without memory".into()))?;
-                self.segment =
-                    Some(Segment::attach("the job's ranks", &memory, World::segment_bytes(self.place.size), home)?);
+                let bytes = World::segment_bytes(self.place.size);
+                self.segment = Some((Segment::attach("the job's ranks", &memory, bytes, home)?, memory));
                 Ok(())
             }
             Ok(Message::Roster(entries)) if entries.len() == descriptors.len() => {

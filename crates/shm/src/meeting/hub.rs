@@ -244,7 +244,7 @@ impl Hub<'_> {
         let others = self.members.iter().flatten().map(|member| member.address.clone());
         let addresses = core::iter::once(self.place.address.clone()).chain(others).collect();
         let lives = self.members.iter_mut().map(|member| member.take().map(|member| member.life)).collect();
-        Ok(Company { segment, addresses, lives })
+        Ok(Company { segment, memory, addresses, lives })
     }
 
     /// Gives all members the world's memory and each other's addresses and lives.

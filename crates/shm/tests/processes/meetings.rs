@@ -140,7 +140,7 @@ fn garbage_is_ignored() {
         }
         assert!(connected, "the hub listens");
         let noise: Vec<u8> = (0..round * 600_usize).map(|at| u8::try_from((at * round) % 251).unwrap()).collect();
-        let magic = [b"FCST".as_slice(), &1u32.to_le_bytes(), &1u32.to_le_bytes(), &noise].concat();
+        let magic = [b"FCST".as_slice(), &2u32.to_le_bytes(), &1u32.to_le_bytes(), &noise].concat();
         let bytes = if round % 2 == 0 { noise } else { magic };
         sent += usize::from(rustix::net::send(&socket, &bytes, SendFlags::NOSIGNAL).is_ok());
     }

@@ -1,0 +1,63 @@
+//! A rank that comes late again and again is named.
+
+use crate::support::Job;
+
+fn named(job: &mut Job, group: &str) {
+    for waiting in 0..3 {
+        let logged = &job.rank(waiting).logged;
+        let said: Vec<_> = logged.iter().filter(|line| line.contains("late p50")).collect();
+        let [line] = &said[..] else { panic!("rank {waiting} says it once: {logged:?}") };
+        let rest = line.strip_prefix(&format!("rank {waiting}: rank 3 late p50 ")).unwrap();
+        let (ms, rest) = rest.split_once(' ').unwrap();
+        assert!(ms.parse::<f64>().unwrap() >= 4.0, "{line}");
+        assert_eq!(rest, format!("ms over the last 50 calls of group '{group}'"));
+    }
+    assert!(job.rank(3).logged.iter().all(|line| !line.contains("late p50")), "{:?}", job.rank(3).logged);
+}
+
+fn steps(job: &mut Job, command: &str) {
+    // Together they take as long as the late rank lets them, so what is late is not what takes long.
+    job.tell(&[0, 1, 2], &format!("{command} 60 0"));
+    job.rank(3).tell(&format!("{command} 60 5"));
+    (0..4).for_each(|rank| assert_eq!(job.rank(rank).hear(), "done"));
+}
+
+/// `foldcast status` finds it in what was noted, also for who was not there.
+fn seen(job: &Job) {
+    let status = job.try_status().unwrap();
+    let late = &status["late"];
+    assert_eq!((&late[0]["rank"], &late[0]["calls"], &late[1]), (&3.into(), &50.into(), &serde_json::Value::Null));
+    assert!(late[0]["p50_ns"].as_u64().unwrap() >= 4_000_000, "{late}");
+    let text = job.status_text();
+    assert!(text.contains("rank 3 late p50 ") && text.contains("ms over the last 50 calls of group"), "{text}");
+}
+
+#[test]
+fn horovod_2026_a_straggler_is_named_after_50_steps() {
+    let mut job = Job::met(4, &[]);
+    steps(&mut job, "steps");
+    named(&mut job, "hccl_world_group");
+    seen(&job);
+}
+
+#[test]
+fn a_rank_that_submits_late_is_named_too() {
+    let mut job = Job::met(4, &[]);
+    steps(&mut job, "named-steps");
+    named(&mut job, "hccl_world_group");
+    seen(&job);
+}
+
+/// All calls end at the same time on all ranks: only the arrivals say who it was.
+#[test]
+fn traceml_252_arrivals_are_noted_and_not_ends() {
+    let mut job = Job::met(4, &[]);
+    steps(&mut job, "steps");
+    let status = job.try_status().unwrap();
+    let time = |rank: usize, key: &str| status["ranks"][rank]["last"][key].as_u64();
+    let begun: Vec<u64> = (0..4).map(|rank| time(rank, "begun_ns").unwrap()).collect();
+    // The last one came to the last call 5 ms or so after the others.
+    assert!((0..3).all(|rank| begun[3] >= begun[rank] + 3_000_000), "{begun:?}");
+    let ended: Vec<u64> = (0..3).map(|rank| time(rank, "ended_ns").unwrap()).collect();
+    assert!(ended.iter().all(|ended| *ended >= begun[3]), "{ended:?} {begun:?}");
+}
