@@ -15,8 +15,9 @@ use types::error::Cause;
 use types::transport::{Channel, Geometry, Peers};
 use types::{Buffers, CallSite, Error, Result};
 
-use crate::call::{Call, Work};
+use crate::call::Call;
 use crate::execution::{ChannelState, Execution};
+use crate::work::Work;
 use crate::{Ground, SharedWindows};
 
 /// A lane has at least this many chunks, or waking a thread for it would cost more than it does. Where chunks are 64 KiB, calls

@@ -23,8 +23,9 @@ pub mod names;
 mod offers;
 mod trouble;
 pub mod unnamed;
+mod work;
 
-pub use call::{Call, Completion, Limits, OwnedBuffers, Preparer, Task, Terms, Work};
+pub use call::{Call, Completion, Limits, OwnedBuffers, Preparer, Task, Terms};
 pub use execution::{ChannelState, Execution};
 pub use lanes::{Cut, Lane};
 pub use life::Life;
@@ -32,6 +33,7 @@ pub use named::NamedLane;
 pub use plan::Choice;
 pub use trouble::{SETTLING, View};
 pub use unnamed::UnnamedLane;
+pub use work::Work;
 
 pub use core::task::Poll;
 
