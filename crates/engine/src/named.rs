@@ -7,7 +7,7 @@
 
 use core::task::Poll;
 use core::time::Duration;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use types::error::Cause;
@@ -36,7 +36,8 @@ pub struct NamedLane {
     /// Plans and fingerprints.
     pub preparer: Preparer,
     names: Names,
-    pending: HashMap<u128, Pending>,
+    /// By identity: in an order, so that of several calls that fail at once it is always the same that is first.
+    pending: BTreeMap<u128, Pending>,
 }
 
 /// Calls of the order that run one after the other.
@@ -123,7 +124,7 @@ impl NamedLane {
             large: Track::new(Channel::Named),
             preparer,
             names: Names::default(),
-            pending: HashMap::new(),
+            pending: BTreeMap::new(),
         }
     }
 
