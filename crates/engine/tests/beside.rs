@@ -3,12 +3,11 @@
 
 mod support;
 
-use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use foldcast_engine::{Choice, Ground, Life, Limits, NamedLane, OwnedBuffers, Preparer, Task, Terms, View, Work};
-use support::{Memory, Random, SimWindows, memory, view};
+use support::{Random, SimWindows, memory, view};
 use types::transport::{Channel, Clock, Counter, Geometry, Windows};
 use types::{Buffers, DataType, Error, Reduction, Result};
 

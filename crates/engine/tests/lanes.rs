@@ -12,7 +12,7 @@ use std::time::Duration;
 use foldcast_engine::lanes::Others;
 use foldcast_engine::{Call, ChannelState, Choice, Cut, Ground, Life, Limits, Poll, Preparer, Terms, View, Work};
 use support::{LANES, Memory, Random, SimWindows, memory, view};
-use types::transport::{Channel, Clock, Counter, Fate, Geometry, Windows};
+use types::transport::{Channel, Clock, Counter, Geometry, Windows};
 use types::{Buffers, Cause, DataType, Ending, Error, Rank, Reduction, Result};
 
 const SEEDS: u64 = 80;
@@ -126,8 +126,7 @@ impl World {
     /// Lets the ranks that live take turns until each has a result.
     fn run(&mut self) {
         for _ in 0..1_000_000 {
-            let waits =
-                |rank: usize| !self.memory.host().is_gone(rank) && self.members[rank].result.is_none();
+            let waits = |rank: usize| !self.memory.host().is_gone(rank) && self.members[rank].result.is_none();
             if !(0..self.members.len()).any(waits) {
                 return;
             }

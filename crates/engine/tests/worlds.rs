@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use foldcast_engine::*;
 use support::{Memory, Random, SimWindows, memory, view};
-use types::transport::{Clock, Fate, Geometry};
+use types::transport::{Clock, Geometry, Windows};
 use types::{Buffers, Cause, DataType, Ending, Error, OpKind, Rank, Reduction, Result};
 
 const SEEDS: u64 = 60;
@@ -590,7 +590,7 @@ fn an_abort_reaches_every_rank() {
     let named = world.actors[1].submit(&Request::sum(10).named("x"));
     world.actors[1].poll(true);
     let cause = Cause::Requested { by: Rank(30) };
-    types::transport::Windows::abort(&world.actors[3].windows, &cause);
+    world.actors[3].windows.abort(&cause);
     world.run(&[Arc::clone(&end), Arc::clone(&named)]);
     for end in [end, named] {
         let error = taken(&end).expect_err("aborted");

@@ -22,6 +22,8 @@ pub(crate) struct Epoch {
     members: Vec<usize>,
     /// When it ended, and why.
     pub(crate) over: Option<(Duration, Cause)>,
+    /// The rank that ended it.
+    pub(crate) author: Option<usize>,
     /// Ranks that were made to end it.
     pub(crate) requested: BTreeSet<usize>,
     pub(crate) interrupted: BTreeSet<usize>,
@@ -31,7 +33,14 @@ pub(crate) struct Epoch {
 
 impl Epoch {
     pub(crate) fn new(members: Vec<usize>) -> Epoch {
-        Epoch { members, over: None, requested: BTreeSet::new(), interrupted: BTreeSet::new(), closed: Vec::new() }
+        Epoch {
+            members,
+            over: None,
+            author: None,
+            requested: BTreeSet::new(),
+            interrupted: BTreeSet::new(),
+            closed: Vec::new(),
+        }
     }
 
     /// Who has just ended the epoch, and why, if somebody has.
@@ -43,6 +52,7 @@ impl Epoch {
         match &self.over {
             None => {
                 self.over = Some((memory.host().now(), cause.clone()));
+                self.author = Some(self.members[author]);
                 Ok(Some((author, cause)))
             }
             Some((_, first)) if *first == cause => Ok(None),
@@ -93,7 +103,11 @@ impl Epoch {
                 if died.peer == *peer && died.ending == *ending { Ok(()) } else { Err(format!("{peer} died first")) }
             }
             (Error::GroupAborted(aborted), Some((_, cause))) => {
-                if aborted.cause == *cause { Ok(()) } else { Err(format!("the first cause is that {cause}")) }
+                if aborted.cause == *cause {
+                    Ok(())
+                } else {
+                    Err(format!("the first cause is that {cause}"))
+                }
             }
             (_, Some((_, cause))) => Err(format!("ended because {cause}, the error is {error}")),
             (_, None) => Err(format!("the group is not over, the error is {error}")),

@@ -103,8 +103,13 @@ impl Judge {
         made.rounds = vec![None; launches];
         made.ends = vec![None; launches];
         let name = made.name.clone();
+        // Of a list that fails, the rest is not begun, and has no numbers.
+        let unsure = self.pending.iter().any(|other| {
+            let Made { rank, group, spec, .. } = &self.made[*other];
+            (*rank, *group) == (made.rank, made.group) && spec.launches.len() > 1
+        });
         let record = &mut self.records[group];
-        if name.is_none() && record.unnamed[member].is_empty() {
+        if name.is_none() && !unsure && record.unnamed[member].is_empty() {
             made.number = Some(record.begun[member] + 1);
         }
         self.made.push(made);
@@ -257,7 +262,11 @@ impl Judge {
         let made = &self.made[id];
         if let Some(Some(Err(before))) = launch.checked_sub(1).map(|before| &made.ends[before]) {
             // It was not begun.
-            return if before == error { Ok(()) } else { Err(format!("the list failed with {before}, its rest: {error}")) };
+            return if before == error {
+                Ok(())
+            } else {
+                Err(format!("the list failed with {before}, its rest: {error}"))
+            };
         }
         self.judge_site(made, launch, error)?;
         match error {

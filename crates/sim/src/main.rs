@@ -54,10 +54,8 @@ fn fails(scenario: &Scenario) -> bool {
 }
 
 fn one(seed: u64, args: &Args) -> ExitCode {
-    let cuts = Cuts {
-        calls: args.drop_calls.iter().copied().collect(),
-        faults: args.drop_faults.iter().copied().collect(),
-    };
+    let cuts =
+        Cuts { calls: args.drop_calls.iter().copied().collect(), faults: args.drop_faults.iter().copied().collect() };
     let scenario = Scenario::new(seed).without(&cuts);
     if args.show {
         println!("{scenario:#?}");

@@ -299,30 +299,6 @@ impl SimWindows {
         self.memory.causes.borrow_mut()[self.rank] = Some(cause.clone());
         self.store(&self.memory.abort, [count(self.rank) + 1, 0], false);
     }
-
-    /// The hand-over buffer of a wrong side: the sides never change hands; as above.
-    #[must_use]
-    pub fn pair_unchanged(&self, channel: Channel, writer: usize, reader: usize, turn: u64, len: usize) -> SharedBytes<'_> {
-        self.pair_of(channel, (writer, reader), turn, usize::from(writer > reader), len)
-    }
-
-    fn pair_of(
-        &self,
-        channel: Channel,
-        (writer, reader): (usize, usize),
-        turn: u64,
-        side: usize,
-        len: usize,
-    ) -> SharedBytes<'_> {
-        assert!(writer != reader, "index {writer} hands nothing over to itself");
-        let Geometry { ranks, pair_depth, chunk_bytes, .. } = self.memory.areas.geometry;
-        let pair = writer.min(reader) * ranks + writer.max(reader);
-        let at = (pair * pair_depth + index(turn) % pair_depth) * 2 + side;
-        let piece = &self.memory.area(channel).pairs[at];
-        self.touch(piece, (writer == self.rank, turn), (chunk_bytes, len), || {
-            format!("{channel:?}, hand-over buffer of index {writer} for {reader}, turn {turn}")
-        })
-    }
 }
 
 impl Clock for SimWindows {
@@ -376,8 +352,15 @@ impl Windows for SimWindows {
     }
 
     fn pair(&self, channel: Channel, writer: usize, reader: usize, turn: u64, len: usize) -> SharedBytes<'_> {
-        let side = (usize::from(writer > reader) + index(turn) / self.memory.areas.geometry.pair_depth) & 1;
-        self.pair_of(channel, (writer, reader), turn, side, len)
+        assert!(writer != reader, "index {writer} hands nothing over to itself");
+        let Geometry { ranks, pair_depth, chunk_bytes, .. } = self.memory.areas.geometry;
+        let side = (usize::from(writer > reader) + index(turn) / pair_depth) & 1;
+        let pair = writer.min(reader) * ranks + writer.max(reader);
+        let at = (pair * pair_depth + index(turn) % pair_depth) * 2 + side;
+        let piece = &self.memory.area(channel).pairs[at];
+        self.touch(piece, (writer == self.rank, turn), (chunk_bytes, len), || {
+            format!("{channel:?}, hand-over buffer of index {writer} for {reader}, turn {turn}")
+        })
     }
 
     fn gather(&self, channel: Channel, owner: usize, turn: u64, len: usize) -> SharedBytes<'_> {
@@ -489,4 +472,3 @@ impl Windows for SimWindows {
         }
     }
 }
-

@@ -136,9 +136,7 @@ impl<W: Sight> Member<W> {
 
     /// Ends the epoch; if another rank was first, its cause stays.
     pub(crate) fn end(&self, cause: &Cause) {
-        if !self.is_alone() {
-            self.windows.abort(cause);
-        }
+        self.windows.abort(cause);
         self.life.end(&self.windows.aborted().unwrap_or_else(|| cause.clone()));
     }
 
@@ -503,12 +501,18 @@ impl<W: Sight> Member<W> {
                 let polled = match cut.meet(ground, state, &mut buffers, look) {
                     Poll::Ready(Ok(())) => {
                         let mut lanes = cut.lanes(state, others, buffers);
-                        // As if each had a thread of its own.
+                        // As if each had a thread of its own; a look is at all of them.
                         let drawn = random.below(lanes.len());
-                        match lanes[drawn].poll(ground, look) {
-                            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-                            _ if lanes.iter().all(engine::Lane::has_ended) => Poll::Ready(Ok(())),
-                            _ => Poll::Pending,
+                        let mut failed = None;
+                        for (_, lane) in lanes.iter_mut().enumerate().filter(|(at, _)| look || *at == drawn) {
+                            if let Poll::Ready(Err(error)) = lane.poll(ground, look) {
+                                failed.get_or_insert(error);
+                            }
+                        }
+                        match failed {
+                            Some(error) => Poll::Ready(Err(error)),
+                            None if lanes.iter().all(engine::Lane::has_ended) => Poll::Ready(Ok(())),
+                            None => Poll::Pending,
                         }
                     }
                     other => other,

@@ -359,7 +359,9 @@ impl Draft {
                 other.dtype = self.random.pick(&DataType::ALL);
             }
             5 if spec.kind == OpKind::AllReduce => other.reduction = self.random.pick(&Reduction::ALL),
-            6 if spec.kind == OpKind::Broadcast => other.root = Some(self.random.below(self.groups[group].members.len())),
+            6 if spec.kind == OpKind::Broadcast => {
+                other.root = Some(self.random.below(self.groups[group].members.len()))
+            }
             7 if spec.kind == OpKind::AllGather => {
                 let at = self.random.below(spec.pieces.len());
                 other.pieces[at] += 1;

@@ -105,15 +105,39 @@ impl Number {
                 Reduction::Sum => a + b,
                 Reduction::Prod => a * b,
                 Reduction::Max | Reduction::Min if a.is_nan() || b.is_nan() => f32::NAN,
-                Reduction::Max => if a.total_cmp(&b) == Ordering::Less { b } else { a },
-                Reduction::Min => if a.total_cmp(&b) == Ordering::Less { a } else { b },
+                Reduction::Max => {
+                    if a.total_cmp(&b) == Ordering::Less {
+                        b
+                    } else {
+                        a
+                    }
+                }
+                Reduction::Min => {
+                    if a.total_cmp(&b) == Ordering::Less {
+                        a
+                    } else {
+                        b
+                    }
+                }
             }),
             (Number::Double(a), Number::Double(b)) => Number::Double(match reduction {
                 Reduction::Sum => a + b,
                 Reduction::Prod => a * b,
                 Reduction::Max | Reduction::Min if a.is_nan() || b.is_nan() => f64::NAN,
-                Reduction::Max => if a.total_cmp(&b) == Ordering::Less { b } else { a },
-                Reduction::Min => if a.total_cmp(&b) == Ordering::Less { a } else { b },
+                Reduction::Max => {
+                    if a.total_cmp(&b) == Ordering::Less {
+                        b
+                    } else {
+                        a
+                    }
+                }
+                Reduction::Min => {
+                    if a.total_cmp(&b) == Ordering::Less {
+                        a
+                    } else {
+                        b
+                    }
+                }
             }),
             _ => unreachable!("elements of one type"),
         }

@@ -252,7 +252,10 @@ impl<'s, W: Sight> World<'s, W> {
             return None;
         }
         let now = self.host.now();
-        let waited = |thread: &Thread| now - self.looked.get(thread).copied().unwrap_or(now);
+        for thread in threads {
+            self.looked.entry(*thread).or_insert(now);
+        }
+        let waited = |thread: &Thread| now - self.looked[thread];
         let patience = |thread: &Thread| LOOK_EVERY * self.slowness(thread.rank());
         if let Some(late) = threads.iter().find(|thread| waited(thread) >= patience(thread)) {
             return Some(*late);
@@ -276,8 +279,7 @@ impl<'s, W: Sight> World<'s, W> {
 
     fn turn(&mut self, thread: Thread) {
         let (rank, now) = (thread.rank(), self.host.now());
-        let last = *self.looked.entry(thread).or_insert(now);
-        let look = now - last >= LOOK_EVERY || self.random.chance(1, 4);
+        let look = now - self.looked[&thread] >= LOOK_EVERY || self.random.chance(1, 4);
         if look {
             self.looked.insert(thread, now);
         }
@@ -516,7 +518,10 @@ impl<'s, W: Sight> World<'s, W> {
             }
             let from = |time: Duration| time.max(made.begun).max(self.awake_since[rank]);
             let limit = made.limit.map(|limit| made.begun + limit);
-            let over = self.judge.epochs[made.group].over.as_ref().map(|(at, _)| *at);
+            // What a rank says in the moment in which it is stopped is heard when it is continued.
+            let epoch = &self.judge.epochs[made.group];
+            let told = epoch.author.filter(|author| !self.host.is_stopped(*author));
+            let over = epoch.over.as_ref().zip(told).map(|((at, _), author)| (*at).max(self.awake_since[author]));
             let gone = (0..self.scenario.ranks).filter(|other| self.judge.awaits_absent(id, *other));
             let gone = gone.filter_map(|other| self.host.known_at(rank, other)).min();
             let due = [limit, over, gone].into_iter().flatten().map(from).min();
@@ -533,6 +538,9 @@ impl<'s, W: Sight> World<'s, W> {
     /// When all programs have ended: nothing is pending, and whoever is in a group that is over knows why.
     fn afterwards(&mut self) {
         for memory in &self.memories {
+            for rank in 0..memory.areas().members.len() {
+                memory.resume(rank);
+            }
             memory.tick();
             memory.tick();
         }

@@ -3,8 +3,8 @@
 
 use std::rc::Rc;
 
-pub(crate) use sim::{Memory, Random, SimWindows};
 use sim::{Areas, Host};
+pub(crate) use sim::{Memory, Random, SimWindows};
 use types::transport::Geometry;
 use types::{GroupName, Rank};
 
