@@ -517,7 +517,8 @@ impl<'s, W: Sight> World<'s, W> {
                 continue;
             }
             let from = |time: Duration| time.max(made.begun).max(self.awake_since[rank]);
-            let limit = made.limit.map(|limit| made.begun + limit);
+            // The time of a call that a thread waits for begins with the first look, which a stop may put off.
+            let limit = made.limit.map(|limit| from(made.begun) + limit);
             // What a rank says in the moment in which it is stopped is heard when it is continued.
             let epoch = &self.judge.epochs[made.group];
             let told = epoch.author.filter(|author| !self.host.is_stopped(*author));

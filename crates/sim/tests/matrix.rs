@@ -98,7 +98,7 @@ fn mismatches(common: &Spec, other: &Spec, (ranks, odd): (usize, usize), mode: u
                 _ => (Some(format!("n{call}")), [Mode::Submitted, Mode::Blocking, Mode::Thread][(rank + call) % 3]),
             };
             let spec = (*spec).clone();
-            [Op::Call(Making { call, group: 0, spec, name, mode: way, in_place: rank % 2 == 0, limit: None }), Op::Wait]
+            [Op::Call(Making { call, group: 0, spec, name, mode: way, in_place: rank == 0, limit: None }), Op::Wait]
         };
         specs.iter().enumerate().flat_map(call).collect()
     };
