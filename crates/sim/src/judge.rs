@@ -413,6 +413,14 @@ impl Judge {
         }
     }
 
+    /// Since when a call is the next of its rank: those before it have ended.
+    pub(crate) fn next_since(&self, id: usize) -> Duration {
+        let made = &self.made[id];
+        let before = self.made[..id].iter().filter(|before| (before.rank, before.group) == (made.rank, made.group));
+        let unnamed = before.filter(|before| before.name.is_none() && made.name.is_none());
+        unnamed.filter_map(|before| before.ended).fold(made.begun, Duration::max)
+    }
+
     /// Calls that have not ended.
     pub(crate) fn pending(&self) -> impl Iterator<Item = usize> + '_ {
         self.pending.iter().copied()

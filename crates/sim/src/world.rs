@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -72,7 +73,13 @@ impl fmt::Display for Failure {
 /// # Errors
 /// What was wrong, with the last steps before if `traced`.
 pub fn run<W: Sight>(scenario: &Scenario, wrap: &dyn Fn(SimWindows) -> W, traced: bool) -> Result<Report, Failure> {
-    World::new(scenario, wrap, traced).run()
+    // A panic of the engine is as wrong as anything, and its seed is to be known.
+    let ran = catch_unwind(AssertUnwindSafe(|| World::new(scenario, wrap, traced).run()));
+    ran.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+        let wrong = vec![format!("a panic: {}", text.unwrap_or("of another kind"))];
+        Err(Failure { seed: scenario.seed, wrong, trace: Vec::new() })
+    })
 }
 
 /// A thread whose turn it may be.
@@ -525,6 +532,7 @@ impl<'s, W: Sight> World<'s, W> {
             let over = epoch.over.as_ref().zip(told).map(|((at, _), author)| (*at).max(self.awake_since[author]));
             let gone = (0..self.scenario.ranks).filter(|other| self.judge.awaits_absent(id, *other));
             let gone = gone.filter_map(|other| self.host.known_at(rank, other)).min();
+            let gone = gone.map(|at| at.max(self.judge.next_since(id)));
             let due = [limit, over, gone].into_iter().flatten().map(from).min();
             let grace = GRACE + 4 * LOOK_EVERY * self.slowness(rank);
             if due.is_some_and(|due| now > due + grace) {
