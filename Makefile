@@ -28,7 +28,7 @@ matrix: setup ## the TensorFlow tests on old releases too (ARGS=--short: what CI
 instructions: ## instruction counts of kernels and small calls against those kept (ARGS=--update: keep these)
 	ci/instructions.sh $(ARGS)
 
-soak: ## random calls on 2 to 8 ranks, every element checked (ARGS=100000: so many)
+soak: ## simulated worlds, then random calls on 2 to 8 ranks, every element checked (ARGS=100000: so many, and 10,000 worlds)
 	ci/soak.sh $(ARGS)
 
 cliffs: ## measure that twice the bytes take at most three times as long (ARGS="2 4": on so many ranks)

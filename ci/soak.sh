@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Random calls between real ranks, every element checked (crates/foldcast/examples/soak.rs): with 2 to 8 ranks, each bound to its
-# cores or left to the system, and with all ranks on one core.
+# cores or left to the system, and with all ranks on one core. Before them simulated worlds (ci/sim.sh).
 #
-#   ci/soak.sh                   short: some seconds
-#   ci/soak.sh 100000 [SEED]     so many calls in all; a new seed each day if none is given
+#   ci/soak.sh                   short: some seconds, and 500 worlds
+#   ci/soak.sh 100000 [SEED]     so many calls in all, and 10,000 worlds; a new seed each day if none is given
 #
 # What fails prints its seed and how to repeat it.
 set -euo pipefail
@@ -14,6 +14,8 @@ seed=${2:-$(date +%Y%m%d)}
 export FOLDCAST_TIMEOUT=${FOLDCAST_TIMEOUT:-300}
 # What is tested is the library, not the settings of whoever runs this.
 unset FOLDCAST_ALGO FOLDCAST_COSTS FOLDCAST_PRODUCT
+
+ci/sim.sh "$([ "$calls" -gt 1000 ] && echo 10000 || echo 500)" ${2:+"$2"}
 
 cargo build --release --locked --quiet -p foldcast-cli
 cargo build --release --locked --quiet -p foldcast --example soak

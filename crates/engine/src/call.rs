@@ -251,6 +251,11 @@ impl fmt::Debug for Task {
 }
 
 impl Task {
+    /// How many calls it is: with those that follow it.
+    pub(crate) fn length(&self) -> u64 {
+        core::iter::successors(Some(self), |task| task.next.as_deref()).map(|_| 1).sum()
+    }
+
     /// Ends the call, and after a failure with it those that were to follow it. (After a success nothing may follow.)
     pub(crate) fn end(mut self, result: Result<()>, finished: &mut Vec<(Task, Result<()>)>) {
         let mut next = self.next.take();

@@ -62,6 +62,8 @@ pub struct Execution {
     /// Where the buffers of all ranks are, in the direct way.
     places: Vec<Places>,
     sequence: u64,
+    /// The number of the call in messages: of a lane that of the whole call.
+    number: u64,
     /// The first member, by index, whose header has not been seen yet.
     unseen: usize,
     differs: bool,
@@ -92,6 +94,7 @@ impl Execution {
             offer: Offer::Private,
             places: Vec::new(),
             sequence: state.sequence,
+            number: state.sequence,
             unseen: 0,
             differs: false,
             wake_due: false,
@@ -114,6 +117,11 @@ impl Execution {
     /// The same call, which says `Pending` once when all ranks have [met](Self::has_met), though it could go on.
     pub(crate) fn halting(self) -> Execution {
         Execution { halts: true, ..self }
+    }
+
+    /// The same, as a lane of the call that began with this one.
+    pub(crate) fn lane_of(self, first: &Execution) -> Execution {
+        Execution { number: first.number, ..self }
     }
 
     /// Whether a call that was to halt has seen every rank's header, and all agree.
@@ -483,7 +491,7 @@ impl Execution {
         let fingerprint = call.fingerprint();
         let tag = match &call.named {
             Some(_) => Tag::Named(std::sync::Arc::clone(&fingerprint.name)),
-            None => Tag::Unnamed(self.sequence),
+            None => Tag::Unnamed(self.number),
         };
         view.site(fingerprint.kind.name(), Some(tag))
     }

@@ -151,10 +151,20 @@ impl Cut {
         for run in &mut self.runs[1..] {
             run.call.started = run.call.started.or(started);
         }
-        let states = core::iter::once(first).chain(others.states(self.runs.len() - 1));
-        let buffers = cut_buffers(buffers, self.runs.iter().map(|run| run.call.prepared.span.clone()));
-        let (paced, lanes) = (self.paced, self.runs.iter_mut().zip(states).zip(buffers));
-        lanes.map(|((run, state), buffers)| Lane::new(run, state, buffers, paced)).collect()
+        let Cut { runs, paced } = self;
+        if let Some((Run { execution: Some(whole), .. }, rest)) = runs.split_first_mut() {
+            let states = others.states(rest.len());
+            for (run, state) in rest.iter_mut().zip(states) {
+                run.execution.get_or_insert_with(|| {
+                    let execution = Execution::begin(state).lane_of(whole);
+                    if *paced { execution.paced() } else { execution }
+                });
+            }
+        }
+        let states = core::iter::once(first).chain(others.states(runs.len() - 1));
+        let buffers = cut_buffers(buffers, runs.iter().map(|run| run.call.prepared.span.clone()));
+        let lanes = runs.iter_mut().zip(states).zip(buffers);
+        lanes.filter_map(|((run, state), buffers)| Lane::new(run, state, buffers)).collect()
     }
 
     /// Runs all lanes on the calling thread as far as possible.
@@ -205,14 +215,10 @@ pub struct Lane<'a> {
 }
 
 impl<'a> Lane<'a> {
-    fn new(run: &'a mut Run, state: &'a mut ChannelState, buffers: Buffers<'a>, paced: bool) -> Lane<'a> {
+    /// `None` if it has not begun, which all have when they are asked for.
+    fn new(run: &'a mut Run, state: &'a mut ChannelState, buffers: Buffers<'a>) -> Option<Lane<'a>> {
         let Run { call, execution, ended } = run;
-        let begin = || {
-            let execution = Execution::begin(state);
-            if paced { execution.paced() } else { execution }
-        };
-        let execution = execution.get_or_insert_with(begin);
-        Lane { call, execution, ended, state, buffers }
+        Some(Lane { call, execution: execution.as_mut()?, ended, state, buffers })
     }
 
     /// Whether it has run to its end.

@@ -7,7 +7,7 @@
 
 use core::task::Poll;
 use core::time::Duration;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use types::error::Cause;
@@ -37,7 +37,8 @@ pub struct NamedLane {
     /// Plans and fingerprints.
     pub preparer: Preparer,
     names: Names,
-    pending: HashMap<u128, Pending>,
+    /// By identity: in an order, so that of several calls that fail at once it is always the same that is first.
+    pending: BTreeMap<u128, Pending>,
     /// Who submits late.
     late: Late,
 }
@@ -130,7 +131,7 @@ impl NamedLane {
             large: Track::new(Channel::Named),
             preparer,
             names: Names::default(),
-            pending: HashMap::new(),
+            pending: BTreeMap::new(),
             late: Late::default(),
         }
     }

@@ -139,7 +139,7 @@ impl UnnamedLane {
         };
         let at = (1..self.queue.len()).find(|at| self.queue.get_mut(*at).is_some_and(is_late))?;
         let mut task = self.queue.remove(at)?;
-        let number = self.number_of_first() + u64::try_from(at).unwrap_or(0);
+        let number = self.number_of_first() + self.queue.iter().take(at).map(Task::length).sum::<u64>();
         let site = ground.view.site(task.call.fingerprint().kind.name(), Some(Tag::Unnamed(number)));
         let elapsed = task.call.elapsed(now);
         let trouble = Trouble::Late { peers: ground.others().collect(), elapsed };
@@ -161,13 +161,15 @@ impl UnnamedLane {
 
     /// Ends all waiting calls after the group's life has ended.
     pub fn drain(&mut self, life: &Life, view: &View, now: Duration) -> Finished {
-        let first = self.number_of_first();
+        let mut number = self.number_of_first();
         self.current = None;
         let mut ended = Finished::new();
-        for (mut task, number) in self.queue.drain(..).zip(first..) {
+        for mut task in self.queue.drain(..) {
+            let length = task.length();
             let elapsed = task.call.elapsed(now);
             let site = view.site(task.call.fingerprint().kind.name(), Some(Tag::Unnamed(number)));
             task.end(Err(life.error(site, elapsed, true)), &mut ended);
+            number += length;
         }
         ended
     }

@@ -3,12 +3,11 @@
 
 mod support;
 
-use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use foldcast_engine::{Choice, Ground, Life, Limits, NamedLane, OwnedBuffers, Preparer, Task, Terms, View, Work};
-use support::{Memory, Random, TestWindows, view};
+use support::{Random, SimWindows, memory, view};
 use types::transport::{Channel, Clock, Counter, Geometry, Windows};
 use types::{Buffers, DataType, Error, Reduction, Result};
 
@@ -36,7 +35,7 @@ impl OwnedBuffers for Owned {
 type Outcome = Arc<Mutex<Option<Result<Vec<u8>>>>>;
 
 struct Member {
-    windows: TestWindows,
+    windows: SimWindows,
     life: Life,
     view: View,
     named: NamedLane,
@@ -53,7 +52,7 @@ impl Member {
         let limits = Limits { deadline: None, first_warning: Duration::MAX };
         let work = Work::all_reduce(DataType::Int32, Reduction::Sum, 4 * count);
         let call = self.named.preparer.call(&work, limits).named(name);
-        let rank = self.windows.rank;
+        let rank = self.windows.rank();
         let input = (0..count).flat_map(|at| element(rank, at).to_le_bytes()).collect();
         let outcome = Outcome::default();
         let slot = Arc::clone(&outcome);
@@ -66,7 +65,7 @@ impl Member {
     }
 
     fn poll(&mut self, look: bool) {
-        let clock: &dyn Clock = &*self.windows.memory;
+        let clock: &dyn Clock = &self.windows;
         let ground = Ground { windows: &self.windows, peers: &self.windows, life: &self.life, view: &self.view, clock };
         let progress = self.named.poll(ground, None, look);
         self.pauses += usize::from(progress.paused);
@@ -87,10 +86,10 @@ impl World {
     }
 
     fn of(geometry: Geometry, seed: u64) -> World {
-        let (ranks, memory) = (geometry.ranks, Memory::new(geometry));
+        let (ranks, memory) = (geometry.ranks, memory(geometry));
         let terms = Arc::new(Terms { geometry, choice: Choice::default() });
         let member = |rank| Member {
-            windows: TestWindows { memory: Rc::clone(&memory), rank },
+            windows: memory.windows(rank),
             life: Life::default(),
             view: view(rank, ranks),
             named: NamedLane::new(Preparer::new(Arc::clone(&terms), rank, 0, 0)),

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use foldcast_engine::lanes::Others;
 use foldcast_engine::{Call, ChannelState, Choice, Cut, Ground, Life, Limits, Poll, Preparer, Terms, View, Work};
-use support::{LANES, Memory, Random, TestWindows, view};
-use types::transport::{Channel, Clock, Counter, Fate, Geometry, Windows};
+use support::{LANES, Memory, Random, SimWindows, memory, view};
+use types::transport::{Channel, Clock, Counter, Geometry, Windows};
 use types::{Buffers, Cause, DataType, Ending, Error, Rank, Reduction, Result};
 
 const SEEDS: u64 = 80;
@@ -25,7 +25,7 @@ fn geometry(ranks: usize) -> Geometry {
 const COUNTS: [usize; 4] = [512, 1023, 2001, 5000];
 
 struct Member {
-    windows: TestWindows,
+    windows: SimWindows,
     life: Life,
     view: View,
     state: ChannelState,
@@ -46,9 +46,9 @@ fn element(rank: usize, at: usize) -> i32 {
 impl Member {
     /// Begins a call of this many elements, as the caller's thread does.
     fn begin(&mut self, count: usize, in_place: bool) {
-        let rank = self.windows.rank;
+        let rank = self.windows.rank();
         let work = Work::all_reduce(DataType::Int32, Reduction::Sum, 4 * count);
-        let call = self.preparer.with_lanes(LANES).call(&work, self.limits).started(self.windows.memory.now());
+        let call = self.preparer.with_lanes(LANES).call(&work, self.limits).started(self.windows.now());
         assert!(call.is_cut(), "{count} elements");
         self.input = (0..count).flat_map(|at| element(rank, at).to_le_bytes()).collect();
         self.output = if in_place { self.input.clone() } else { vec![0xAA; 4 * count] };
@@ -62,7 +62,7 @@ impl Member {
         if self.result.is_some() {
             return;
         }
-        let clock: &dyn Clock = &*self.windows.memory;
+        let clock: &dyn Clock = &self.windows;
         let ground = Ground { windows: &self.windows, peers: &self.windows, life: &self.life, view: &self.view, clock };
         let mut buffers = match self.in_place {
             true => Buffers::InPlace(&mut self.output),
@@ -96,11 +96,11 @@ struct World {
 
 impl World {
     fn new(ranks: usize, seed: u64) -> World {
-        let memory = Memory::new(geometry(ranks));
+        let memory = memory(geometry(ranks));
         let terms = Arc::new(Terms { geometry: geometry(ranks), choice: Choice::default() });
         let limits = Limits { deadline: Some(Duration::from_secs(100)), first_warning: Duration::from_secs(5) };
         let member = |rank| Member {
-            windows: TestWindows { memory: Rc::clone(&memory), rank },
+            windows: memory.windows(rank),
             life: Life::default(),
             view: view(rank, ranks),
             state: ChannelState::new(Channel::Unnamed),
@@ -118,7 +118,7 @@ impl World {
 
     fn step(&mut self) {
         let rank = self.random.below(self.members.len());
-        if self.memory.fates[rank].get() == Fate::Alive {
+        if !self.memory.host().is_gone(rank) {
             self.members[rank].step(&mut self.random);
         }
     }
@@ -126,8 +126,7 @@ impl World {
     /// Lets the ranks that live take turns until each has a result.
     fn run(&mut self) {
         for _ in 0..1_000_000 {
-            let waits =
-                |rank: usize| self.memory.fates[rank].get() == Fate::Alive && self.members[rank].result.is_none();
+            let waits = |rank: usize| !self.memory.host().is_gone(rank) && self.members[rank].result.is_none();
             if !(0..self.members.len()).any(waits) {
                 return;
             }
@@ -211,7 +210,7 @@ fn a_death_ends_all_lanes_and_is_named() {
         for _ in 0..world.random.below(120) {
             world.step();
         }
-        world.memory.fates[victim].set(Fate::Gone(Ending::Signalled(9)));
+        world.memory.host().kill(victim, Ending::Signalled(9));
         world.run();
         for rank in (0..ranks).filter(|rank| *rank != victim) {
             match &world.members[rank].result {
@@ -238,7 +237,7 @@ fn a_deadline_inside_a_lane_ends_the_call_on_all_ranks() {
             world.step();
         }
         // Rank 2 stops, and time goes on.
-        world.memory.now.set(Duration::from_secs(101));
+        world.memory.host().set_now(Duration::from_secs(101));
         let mut turns = 0;
         while world.members[..2].iter().any(|member| member.result.is_none()) {
             let rank = world.random.below(2);

@@ -10,15 +10,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foldcast_engine::{Call, ChannelState, Choice, Execution, Ground, Life, Limits, Poll, Preparer, Terms, View, Work};
-use support::{Memory, Random, TestWindows, view};
-use types::transport::{Channel, Clock, Fate, Geometry};
+use support::{Memory, Random, SimWindows, memory, view};
+use types::transport::{Channel, Clock, Geometry};
 use types::{Buffers, Cause, DataType, Ending, Error, Reduction, Result};
 
 /// The least that makes offers, and an odd number more.
 const COUNTS: [usize; 3] = [(512 << 10) / 4, 200_001, 10];
 
 struct Member {
-    windows: TestWindows,
+    windows: SimWindows,
+    rank: usize,
     life: Life,
     view: View,
     state: ChannelState,
@@ -35,10 +36,10 @@ fn element(rank: usize, at: usize) -> i32 {
 
 impl Member {
     fn begin(&mut self, count: usize) {
-        let rank = self.windows.rank;
+        let rank = self.rank;
         let limits = Limits { deadline: Some(Duration::from_secs(100)), first_warning: Duration::from_secs(50) };
         let work = Work::all_reduce(DataType::Int32, Reduction::Sum, 4 * count);
-        let call = self.preparer.call(&work, limits).started(self.windows.memory.now());
+        let call = self.preparer.call(&work, limits).started(self.windows.now());
         self.input = (0..count).flat_map(|at| element(rank, at).to_le_bytes()).collect();
         self.output = vec![0xAA; 4 * count];
         self.running = Some((call, Execution::begin(&mut self.state)));
@@ -47,7 +48,7 @@ impl Member {
 
     fn step(&mut self, look: bool) {
         let Some((call, execution)) = self.running.as_mut().filter(|_| self.result.is_none()) else { return };
-        let clock: &dyn Clock = &*self.windows.memory;
+        let clock: &dyn Clock = &self.windows;
         let ground = Ground { windows: &self.windows, peers: &self.windows, life: &self.life, view: &self.view, clock };
         let mut buffers = Buffers::Separate { input: &self.input, output: &mut self.output };
         if let Poll::Ready(result) = execution.poll(ground, &mut self.state, call, &mut buffers, look) {
@@ -64,10 +65,11 @@ struct World {
 
 impl World {
     fn new(ranks: usize, seed: u64) -> World {
-        let memory = Memory::new(Geometry::of(ranks));
+        let memory = memory(Geometry::of(ranks));
         let terms = Arc::new(Terms { geometry: Geometry::of(ranks), choice: Choice::default() });
         let member = |rank| Member {
-            windows: TestWindows { memory: Rc::clone(&memory), rank },
+            windows: memory.windows(rank),
+            rank,
             life: Life::default(),
             view: view(rank, ranks),
             state: ChannelState::new(Channel::Unnamed),
@@ -83,14 +85,14 @@ impl World {
     /// Lets the living ranks go on in any order until all have ended the call; `draw` may change what they have to say.
     fn run(&mut self, mut draw: impl FnMut(&Memory, &mut Random)) {
         for _ in 0..100_000 {
-            let fate = |member: &Member| self.memory.fates[member.windows.rank].get();
-            if self.members.iter().all(|member| member.result.is_some() || fate(member) != Fate::Alive) {
+            let gone = |rank| self.memory.host().is_gone(rank);
+            if self.members.iter().all(|member| member.result.is_some() || gone(member.rank)) {
                 return;
             }
             draw(&self.memory, &mut self.random);
             let rank = self.random.below(self.members.len());
             let look = self.random.below(4) == 0;
-            if self.memory.fates[rank].get() == Fate::Alive {
+            if !self.memory.host().is_gone(rank) {
                 self.members[rank].step(look);
             }
         }
@@ -113,13 +115,14 @@ impl World {
 
 /// Changes what ranks have to say at any moment, but never to what makes all of them ready.
 fn anything_but_all_ready(memory: &Memory, random: &mut Random) {
-    let mut arenas = memory.arenas.borrow_mut();
-    let last = arenas.len() - 1;
-    for (rank, arena) in arenas.iter_mut().enumerate() {
-        if random.below(3) == 0 {
-            *arena = [None, Some(false), Some(true)][random.below(if rank == last { 2 } else { 3 })];
+    memory.set_readable(|all| {
+        let last = all.len() - 1;
+        for (rank, readable) in all.iter_mut().enumerate() {
+            if random.below(3) == 0 {
+                *readable = [None, Some(false), Some(true)][random.below(if rank == last { 2 } else { 3 })];
+            }
         }
-    }
+    });
 }
 
 #[test]
@@ -136,11 +139,11 @@ fn ranks_that_say_anything_go_the_same_way() {
 
 #[test]
 fn only_who_could_give_asks_and_only_those_who_give() {
-    let asked = |arenas: [Option<bool>; 3]| {
+    let asked = |said: [Option<bool>; 3]| {
         let mut world = World::new(3, 1);
-        *world.memory.arenas.borrow_mut() = arenas.to_vec();
+        world.memory.set_readable(|all| all.copy_from_slice(&said));
         world.call(COUNTS[0], |_, _| {});
-        world.memory.asked.get()
+        world.memory.asked()
     };
     assert_eq!(asked([None; 3]), 0);
     assert_eq!(asked([Some(false), None, None]), 0);
@@ -174,7 +177,7 @@ fn a_mismatch_among_offers_leaves_the_next_call_right() {
 #[test]
 fn offers_of_what_is_not_there_end_the_epoch() {
     let mut world = World::new(3, 5);
-    *world.memory.arenas.borrow_mut() = vec![Some(true); 3];
+    world.memory.set_readable(|all| all.fill(Some(true)));
     world.members.iter_mut().for_each(|member| member.begin(COUNTS[0]));
     world.run(|_, _| {});
     for member in &world.members {
@@ -193,7 +196,7 @@ fn a_death_in_any_way_is_told() {
             anything_but_all_ready(memory, random);
             left = left.saturating_sub(1);
             if left == 0 {
-                memory.fates[1].set(Fate::Gone(Ending::Signalled(9)));
+                memory.host().kill(1, Ending::Signalled(9));
             }
         });
         for rank in [0, 2] {

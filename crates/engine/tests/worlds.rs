@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use foldcast_engine::*;
-use support::{Memory, Random, TestWindows, view};
-use types::transport::{Clock, Fate, Geometry};
+use support::{Memory, Random, SimWindows, memory, view};
+use types::transport::{Clock, Geometry, Windows};
 use types::{Buffers, Cause, DataType, Ending, Error, OpKind, Rank, Reduction, Result};
 
 const SEEDS: u64 = 60;
@@ -146,7 +146,7 @@ fn expected(ranks: usize, count: usize) -> Vec<i32> {
 }
 
 struct Actor {
-    windows: TestWindows,
+    windows: SimWindows,
     life: Life,
     view: foldcast_engine::View,
     unnamed: UnnamedLane,
@@ -156,12 +156,12 @@ struct Actor {
 
 impl Actor {
     fn submit(&mut self, request: &Request) -> Outcome {
-        let rank = self.windows.rank;
+        let rank = self.windows.rank();
         let lane = if request.name.is_some() { &mut self.named.preparer } else { &mut self.unnamed.preparer };
         let size = request.dtype.size();
         let (bytes, own) = (request.count * size, request.own(rank));
         let call = lane.call(&request.work(), self.limits);
-        let call = call.started(self.windows.memory.now());
+        let call = call.started(self.windows.now());
         let input: Vec<u8> = (0..own.len()).flat_map(|at| element(rank, at).to_le_bytes()).collect();
         let mut output = vec![0xAA; bytes];
         if request.in_place {
@@ -184,7 +184,7 @@ impl Actor {
     }
 
     fn poll(&mut self, look: bool) {
-        let clock: &dyn Clock = &*self.windows.memory;
+        let clock: &dyn Clock = &self.windows;
         let ground = Ground { windows: &self.windows, peers: &self.windows, life: &self.life, view: &self.view, clock };
         let mut finished = self.unnamed.poll(ground, look);
         finished.extend(self.named.poll(ground, None, look).finished);
@@ -202,12 +202,12 @@ struct World {
 
 impl World {
     fn new(ranks: usize, seed: u64) -> World {
-        let memory = Memory::new(geometry(ranks));
+        let memory = memory(geometry(ranks));
         let terms = Terms { geometry: geometry(ranks), choice: Choice::default() };
         let preparer = |rank| Preparer::new(Arc::new(terms.clone()), rank, 0, 0);
         let limits = Limits { deadline: Some(Duration::from_secs(100)), first_warning: Duration::from_secs(5) };
         let actor = |rank| Actor {
-            windows: TestWindows { memory: Rc::clone(&memory), rank },
+            windows: memory.windows(rank),
             life: Life::default(),
             view: view(rank, ranks),
             unnamed: UnnamedLane::new(preparer(rank)),
@@ -230,12 +230,12 @@ impl World {
                 return;
             }
             let rank = self.random.below(self.ranks());
-            if self.memory.fates[rank].get() == Fate::Alive {
+            if !self.memory.host().is_gone(rank) {
                 let look = self.random.below(4) == 0;
                 self.actors[rank].poll(look);
             }
             if turn % 64 == 0 {
-                self.memory.now.set(self.memory.now() + Duration::from_millis(10));
+                self.memory.host().pass(Duration::from_millis(10));
             }
         }
         panic!("the calls do not end");
@@ -389,9 +389,9 @@ fn list(actor: &mut Actor, second: usize, name: Option<&str>) -> Vec<Outcome> {
     let mut next = None;
     for (count, outcome) in [3, second, 200].into_iter().zip(&outcomes).rev() {
         let lane = if name.is_some() { &mut actor.named.preparer } else { &mut actor.unnamed.preparer };
-        let call = lane.call(&Request::sum(count).work(), actor.limits).started(actor.windows.memory.now());
+        let call = lane.call(&Request::sum(count).work(), actor.limits).started(actor.windows.now());
         let call = name.map_or(call.clone(), |name| call.named(name));
-        let rank = actor.windows.rank;
+        let rank = actor.windows.rank();
         let input: Vec<u8> = (0..count).flat_map(|at| element(rank, at).to_le_bytes()).collect();
         let buffers = Box::new(Owned { output: vec![0xAA; input.len()], input, in_place: false });
         let done = collector(outcome);
@@ -423,7 +423,7 @@ fn the_calls_of_a_list_follow_each_other_and_fail_together() {
                         let rank = world.random.below(ranks);
                         world.actors[rank].poll(false);
                     }
-                    world.memory.fates[odd].set(Fate::Gone(Ending::Signalled(9)));
+                    world.memory.host().kill(odd, Ending::Signalled(9));
                     wait = lists
                         .iter()
                         .enumerate()
@@ -510,7 +510,7 @@ fn a_death_is_named_on_every_rank_that_depended_on_it() {
             let rank = world.random.below(ranks);
             world.actors[rank].poll(false);
         }
-        world.memory.fates[victim].set(Fate::Gone(Ending::Signalled(9)));
+        world.memory.host().kill(victim, Ending::Signalled(9));
         let survivors: Vec<usize> = (0..ranks).filter(|rank| *rank != victim).collect();
         let alive: Vec<_> = survivors.iter().map(|rank| Arc::clone(&ends[*rank])).collect();
         world.run(&alive);
@@ -549,7 +549,7 @@ fn a_rank_that_finished_its_part_may_leave() {
         let request = Request::sum(200);
         let ends: Vec<_> = world.actors.iter_mut().map(|actor| actor.submit(&request)).collect();
         world.run(&ends[..1]);
-        world.memory.fates[0].set(Fate::Gone(Ending::Left(1)));
+        world.memory.host().kill(0, Ending::Left(1));
         world.run(&ends);
         for end in &ends {
             assert_eq!(taken(end).expect("its data is there"), expected(3, 200), "seed {seed}");
@@ -569,7 +569,7 @@ fn a_missing_rank_is_named_at_the_deadline() {
             world.actors[2].poll(true);
         }
         assert!(ends.iter().all(|end| end.lock().unwrap().is_none()), "nothing is known yet");
-        world.memory.now.set(Duration::from_secs(101));
+        world.memory.host().set_now(Duration::from_secs(101));
         world.actors[2].poll(true);
         let error = taken(&ends[1]).expect_err("the deadline");
         let Error::Deadline(deadline) = &error else { panic!("{error}") };
@@ -590,7 +590,7 @@ fn an_abort_reaches_every_rank() {
     let named = world.actors[1].submit(&Request::sum(10).named("x"));
     world.actors[1].poll(true);
     let cause = Cause::Requested { by: Rank(30) };
-    types::transport::Windows::abort(&world.actors[3].windows, &cause);
+    world.actors[3].windows.abort(&cause);
     world.run(&[Arc::clone(&end), Arc::clone(&named)]);
     for end in [end, named] {
         let error = taken(&end).expect_err("aborted");

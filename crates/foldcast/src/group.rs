@@ -73,6 +73,9 @@ pub(crate) struct GroupShared {
     pub(crate) owner: Mutex<Option<ThreadId>>,
     /// Calls submitted and not ended.
     pub(crate) submitted: AtomicUsize,
+    /// Those of them in which ranks tell each other what their lists hold, after a mismatch: one that a rank never joins ends
+    /// with the group.
+    pub(crate) exchanges: AtomicUsize,
     pub(crate) inbox: Mutex<VecDeque<Task>>,
     /// Plans for submissions, apart from the lanes, whose locks may be held for as long as a fold takes.
     pub(crate) submissions: Mutex<Preparer>,
@@ -116,6 +119,7 @@ impl Group {
                 turn: Turn::new(0),
                 owner: Mutex::default(),
                 submitted: AtomicUsize::new(0),
+                exchanges: AtomicUsize::new(0),
                 inbox: Mutex::default(),
                 submissions: Mutex::new(preparer()),
                 unnamed: Mutex::new(UnnamedLane::new(preparer())),
@@ -291,13 +295,23 @@ impl GroupShared {
     }
 
     /// Ends the epoch in this process and on all members; those whose memory this process has not joined yet are told as
-    /// soon as it has.
+    /// soon as it has. If another rank was first, its cause stays, for this rank's calls too.
     pub(crate) fn end(&self, cause: &Cause) {
-        self.life.end(cause);
-        if self.index.is_some() && self.view.ranks.len() > 1 {
+        let joined = self.joining.get().filter(|_| self.world.is_home());
+        let first = joined.and_then(|joined| {
+            joined.windows.abort(cause);
+            joined.windows.aborted()
+        });
+        self.life.end(first.as_ref().unwrap_or(cause));
+        if joined.is_none() && self.meets() {
             self.joining.tell(self, cause);
         }
         self.world.ring_own();
+    }
+
+    /// Whether it has memory that its members share, this process among them.
+    fn meets(&self) -> bool {
+        self.index.is_some() && self.view.ranks.len() > 1
     }
 
     pub(crate) fn abort(&self) {
@@ -307,25 +321,30 @@ impl GroupShared {
 
     /// Closes this process's part of a group that goes on without it.
     fn leave(&self) {
-        if self.joining.get().is_some() || !self.has_begun() {
+        if self.joining.get().is_some() || !self.meets() {
             return self.close();
         }
-        // Members that meet the calls begun here would wait for this one for ever: it must still join, and tell them.
+        // Members that call would wait for this one for ever, whether it has called or not: they must be told.
         self.life.close();
-        self.joining.tell(self, &Cause::Requested { by: self.view.rank });
+        if self.index == Some(0) && !self.has_begun() {
+            self.joining.refuse(self);
+        } else {
+            self.joining.tell(self, &Cause::Requested { by: self.view.rank });
+        }
         self.world.ring_own();
     }
 
-    /// Calls of this process that have begun and not ended.
+    /// Calls of this process that have begun and not ended, but for those that the user knows nothing of.
     fn in_flight(&self) -> usize {
         let blocking = usize::from(self.turn.load(Ordering::Acquire) & INSIDE != 0) + lock(&self.named).borrowed();
-        self.submitted.load(Ordering::Acquire) + blocking
+        let submitted = self.submitted.load(Ordering::Acquire).saturating_sub(self.exchanges.load(Ordering::Acquire));
+        submitted + blocking
     }
 
     /// Whether a call was begun that has not met the other members.
     fn has_begun(&self) -> bool {
         let waits = self.submitted.load(Ordering::Acquire) > 0 || self.turn.load(Ordering::Acquire) != 0;
-        self.index.is_some() && self.view.ranks.len() > 1 && (waits || self.joining.has_asked())
+        self.meets() && (waits || self.joining.has_asked())
     }
 
     /// Closes this process's part in order: members that still need it learn that it left.

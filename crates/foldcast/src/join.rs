@@ -180,6 +180,14 @@ impl Joining {
         }
     }
 
+    /// Refuses the memory to members that ask for it: its first member, this process, has not made it and never will.
+    pub(crate) fn refuse(&self, group: &GroupShared) {
+        self.close();
+        if let Some(host) = group.world.host() {
+            host.refuse_group(&self.key);
+        }
+    }
+
     /// Whether the progress thread must go on polling for [`tell`](Self::tell).
     pub(crate) fn has_something_to_say(&self) -> bool {
         self.joined.get().is_none() && lock(&self.state).cause.is_some()

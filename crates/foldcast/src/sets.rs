@@ -4,6 +4,7 @@
 //! and by all ranks. Only then do they tell each other the names, in two allgathers of their own. The group goes on
 //! whatever comes of that: who does not get the others' names in time reports the difference without them.
 
+use core::sync::atomic::Ordering;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -149,10 +150,12 @@ impl OwnedBuffers for Moved {
 }
 
 /// An allgather that this thread waits for until then. A deadline would end the group; who has waited long enough leaves
-/// the call to the group instead, which ends it when it can.
+/// the call to the group instead, which ends it when it can, or when it is destroyed.
 fn gather(group: &Group, name: &str, sizes: &[usize], input: Vec<u8>, until: Instant) -> Result<Vec<u8>, String> {
     let (sender, receiver) = mpsc::channel();
+    let shared = Arc::clone(group.shared());
     let done = move |outcome: Result<()>, mut moved: Box<dyn OwnedBuffers>| {
+        shared.exchanges.fetch_sub(1, Ordering::AcqRel);
         let output = match moved.buffers() {
             Buffers::Separate { output, .. } => output.to_vec(),
             Buffers::InPlace(both) => both.to_vec(),
@@ -162,9 +165,12 @@ fn gather(group: &Group, name: &str, sizes: &[usize], input: Vec<u8>, until: Ins
     };
     let options = CallOptions { name: Some(name), timeout: Timeout::Never, ..CallOptions::default() };
     let moved = Box::new(Moved { input, output: vec![0; sizes.iter().sum()] });
-    group
-        .all_gather_unequal_async(DataType::Uint8, sizes, moved, &options, Box::new(done))
-        .map_err(|error| error.to_string())?;
+    // It is none of the user's calls: the group can be destroyed while it is in flight.
+    group.shared().exchanges.fetch_add(1, Ordering::AcqRel);
+    group.all_gather_unequal_async(DataType::Uint8, sizes, moved, &options, Box::new(done)).map_err(|error| {
+        group.shared().exchanges.fetch_sub(1, Ordering::AcqRel);
+        error.to_string()
+    })?;
     match receiver.recv_timeout(until.saturating_duration_since(Instant::now())) {
         Ok(outcome) => outcome.map_err(|error| error.to_string()),
         Err(RecvTimeoutError::Timeout) => Err(format!("a rank did not answer within {} s", PATIENCE.as_secs_f64())),

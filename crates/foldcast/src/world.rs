@@ -116,6 +116,11 @@ impl World {
         Ok(world)
     }
 
+    /// Whether this is the process that made it, and not a forked child.
+    pub(crate) fn is_home(&self) -> bool {
+        self.home.is_here()
+    }
+
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }

@@ -206,6 +206,49 @@ fn destroying_a_group_fails_only_those_who_need_the_member() {
     }));
 }
 
+#[test]
+fn a_group_that_one_destroys_before_it_called_anything_is_over_for_the_others_at_once() {
+    all_well(&ranks(
+        "a_group_that_one_destroys_before_it_called_anything_is_over_for_the_others_at_once",
+        3,
+        |communicator| {
+            // A deadline, so that who is not told fails the test by another error.
+            let options = CallOptions { timeout: within(60.0), ..CallOptions::default() };
+            for quitter in everybody(communicator) {
+                for calls_first in [false, true] {
+                    let group = communicator.new_group(&everybody(communicator), Some("g")).expect("a group");
+                    let is_quitter = communicator.rank() == quitter;
+                    let call = || {
+                        let error = sum(&group, &[1.0], &options).expect_err("one has destroyed it");
+                        assert!(
+                            matches!(&error, Error::GroupAborted(e) if e.cause == Cause::Requested { by: quitter }),
+                            "{error}"
+                        );
+                    };
+                    if calls_first && is_quitter {
+                        // The others are waiting by now, most likely.
+                        std::thread::sleep(Duration::from_millis(100));
+                    }
+                    if !is_quitter && calls_first {
+                        call();
+                    }
+                    if is_quitter {
+                        group.destroy().expect("destroyed");
+                    }
+                    communicator.world().barrier(&DEFAULT).expect("the group of all goes on");
+                    if !is_quitter {
+                        if !calls_first {
+                            call();
+                        }
+                        group.destroy().expect("destroyed");
+                    }
+                }
+            }
+            assert_eq!(sum(&communicator.world(), &[1.0], &DEFAULT), Ok(vec![3.0]));
+        },
+    ));
+}
+
 fn submit_with(communicator: &Communicator, done: impl FnOnce() + Send + 'static) {
     let done = Box::new(move |result: Result<()>, _: Box<dyn OwnedBuffers>| {
         result.expect("the submitted call");

@@ -242,3 +242,34 @@ fn a_list_has_one_deadline_and_one_place_among_the_calls() {
         }
     }));
 }
+
+#[test]
+fn a_list_whose_names_one_rank_never_tells_keeps_nobody_from_destroying_the_group() {
+    all_well(&ranks(
+        "a_list_whose_names_one_rank_never_tells_keeps_nobody_from_destroying_the_group",
+        2,
+        |communicator| {
+            let all: Vec<Rank> = (0..2).map(Rank::from_index).collect();
+            let group = communicator.new_group(&all, Some("names")).expect("a group");
+            let (sender, receiver) = mpsc::channel();
+            let done = Box::new(move |result: Result<()>, _: Vec<Box<dyn OwnedBuffers>>| {
+                sender.send(result).expect("the test waits");
+            });
+            let buffers: Vec<Box<dyn OwnedBuffers>> = vec![Box::new(Owned(vec![1.0], vec![0.0]))];
+            let options = CallOptions::default();
+            // Rank 1 gives no names, and so takes no part when the others tell each other theirs.
+            match communicator.rank() {
+                Rank(0) => {
+                    group.all_reduce_set_async(DataType::Float32, Reduction::Sum, buffers, "a".into(), &options, done)
+                }
+                _ => group.all_reduce_many_async(DataType::Float32, Reduction::Sum, buffers, &options, done),
+            }
+            .expect("submitted");
+            let error = receiver.recv_timeout(WATCHDOG).expect("the call ends").expect_err("a mismatch");
+            let Error::Mismatch(mismatch) = &error else { panic!("{error}") };
+            assert_eq!(mismatch.detail.contains("did not answer"), communicator.rank() == Rank(0), "{error}");
+            communicator.world().barrier(&options).expect("the group of all goes on");
+            group.destroy().expect("no call of the user is in flight");
+        },
+    ));
+}

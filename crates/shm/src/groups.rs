@@ -333,6 +333,15 @@ impl World {
         windows
     }
 
+    /// Refuses the memory of a group to all members, those included that have asked already: its first member has destroyed the
+    /// group before it made any. On other members it has no effect.
+    pub fn refuse_group(&self, key: &GroupKey) {
+        if self.home().is_here() && key.ranks()[0] == self.rank() {
+            self.desk().refuse(key.identity(), None);
+            self.ring_bell();
+        }
+    }
+
     /// Refuses the group's memory to members that have not asked yet: its first member has destroyed it.
     pub(crate) fn withdraw(&self, key: &GroupKey) {
         if !self.home().is_here() {

@@ -5,9 +5,7 @@
 //! to standard output, one a line, in the order of the dumps, each with the number to divide by.
 #![allow(clippy::print_stdout, reason = "a program that is measured")]
 
-#[allow(dead_code, reason = "each program uses its part")]
-#[path = "../tests/support/mod.rs"]
-mod support;
+mod plain;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,7 +14,7 @@ use std::time::Duration;
 
 use foldcast_engine::{ChannelState, Choice, Execution, Ground, Life, Limits, Poll, Preparer, Terms, View, Work};
 use kernels::{Fold, Hints, Level, SharedBytes, Source};
-use support::{Memory, TestWindows, view};
+use plain::{Memory, PlainWindows, view};
 use types::transport::{Channel, Clock, Geometry};
 use types::{Buffers, DataType, Reduction};
 
@@ -86,7 +84,7 @@ fn folds(level: Level) {
 }
 
 struct Rank {
-    windows: TestWindows,
+    windows: PlainWindows,
     life: Life,
     view: View,
     preparer: Preparer,
@@ -98,7 +96,7 @@ struct Rank {
 impl Rank {
     fn new(memory: &Rc<Memory>, terms: &Arc<Terms>, rank: usize, bytes: usize) -> Rank {
         Rank {
-            windows: TestWindows { memory: Rc::clone(memory), rank },
+            windows: PlainWindows { memory: Rc::clone(memory), rank },
             life: Life::default(),
             view: view(rank, 2),
             preparer: Preparer::new(Arc::clone(terms), rank, 0, 0),
