@@ -90,15 +90,11 @@ fn can_be_left_out(plan: &Plan, index: usize) -> bool {
         Step::Await { counter: Counter::Staged, round } => {
             plan.algorithm == "reduce_scatter_allgather" && !folds(*round)
         }
-        // The last one says "I read nothing of yours any more": what is taken later than the signal before it covers is that of
-        // the last two chunks.
+        // The last one says "I read nothing of yours any more" to those of whom something is taken.
         Step::Await { counter: Counter::Folded, round } if plan.algorithm == "direct" => {
             let after = &plan.steps[index + 1..];
             let is_last = *round + 1 == plan.rounds;
-            let gives = plan.steps.windows(2).any(|pair| {
-                let of_round = |round: u64| round + 3 >= plan.rounds;
-                matches!(pair, [Step::Fold { .. }, Step::Publish { round, .. }] if of_round(*round))
-            });
+            let gives = plan.steps.iter().any(|step| matches!(step, Step::Fold { .. }));
             let takes = after.iter().take_while(|step| !matches!(step, Step::Await { .. }));
             let takes = takes.filter(|step| matches!(step, Step::Take { .. })).count() > 0;
             if is_last { !gives } else { !takes }
