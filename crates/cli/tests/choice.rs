@@ -7,6 +7,31 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+#[test]
+fn explain_knows_memory_that_all_ranks_can_read() {
+    let home = Home::new("windows");
+    let chosen = |words: &str| home.json(&format!("explain --json {words}"))["algorithm"].as_str().unwrap().to_owned();
+    for ranks in [2, 4] {
+        for (size, windows, direct) in
+            [("1M", true, true), ("64M", true, true), ("256K", true, false), ("1M", false, false)]
+        {
+            let flag = if windows { "--windows" } else { "" };
+            assert_eq!(
+                chosen(&format!("-n {ranks} -b {size} {flag}")) == "direct",
+                direct,
+                "{ranks} ranks, {size} {flag}"
+            );
+        }
+    }
+    assert_eq!(chosen("FOLDCAST_ALGO=one_shot -b 1M --windows"), "one_shot");
+    let text = home.good("explain -n 3 -b 2M --windows");
+    for words in
+        ["in memory that all ranks can read on 3 ranks: direct", "Fold output", "from all inputs where they are"]
+    {
+        assert!(text.contains(words), "no {words:?} in\n{text}");
+    }
+}
+
 /// A directory of the test's own, in which the user's cache is; removed at its end.
 struct Home(PathBuf);
 

@@ -142,3 +142,11 @@ fn a_call_that_fails_is_told_by_its_rank() {
     assert_eq!(finished.code, Some(3), "{}", finished.err);
     assert!(finished.err.contains("foldcast bench: rank ") && finished.err.contains("count"), "{}", finished.err);
 }
+
+#[test]
+fn buffers_in_memory_that_all_ranks_read_are_measured_and_right() {
+    let finished = bench(&["allreduce", "--windows", "--sizes", "8,1M", "--ranks", "3"]);
+    assert_eq!(finished.code, Some(0), "{}", finished.err);
+    assert!(finished.out.contains("buffers in memory that all ranks can read"), "{}", finished.out);
+    assert!(finished.out.trim_end().ends_with("# every element was right"), "{}", finished.out);
+}
