@@ -165,12 +165,6 @@ impl Call {
         self.ticket
     }
 
-    /// What is noted of it.
-    #[must_use]
-    pub fn summary(&self) -> Summary {
-        self.prepared.summary
-    }
-
     /// When it began, if that is known.
     #[must_use]
     pub const fn begun_at(&self) -> Option<Duration> {

@@ -577,4 +577,11 @@ mod tests {
         assert_eq!(Timeout::from_seconds(Some(0.5)), Ok(Timeout::After(Duration::from_millis(500))));
         assert!(Timeout::from_seconds(Some(0.0)).is_err() && Timeout::from_seconds(Some(-1.0)).is_err());
     }
+
+    #[test]
+    fn files_are_written_only_where_a_directory_is_given() {
+        assert_eq!(read(&[]).expect("a clean environment").dump_dir, None);
+        let config = read(&[("FOLDCAST_DUMP_DIR", "/tmp/dumps")]).expect("a directory");
+        assert_eq!(config.dump_dir, Some(PathBuf::from("/tmp/dumps")));
+    }
 }

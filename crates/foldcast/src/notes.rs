@@ -33,6 +33,14 @@ impl GroupShared {
         }
     }
 
+    /// Notes the end of the unnamed call that was entered last.
+    #[cold]
+    pub(crate) fn note_latest_end(&self, result: &Result<()>) {
+        if let Some(journal) = self.joining.journal(self) {
+            journal.latest_ended(Outcome::of(result));
+        }
+    }
+
     /// Notes that calls were refused after all.
     #[cold]
     pub(crate) fn note_refused(&self, tickets: &[Option<Ticket>], error: &Error) {

@@ -187,7 +187,10 @@ impl GroupShared {
     /// Gives the turn on and hands ended calls to the progress thread, which runs their completions with no lock held.
     pub(crate) fn conclude(&self, moved: bool, mut finished: Finished, unnamed: u32) {
         for (task, result) in &mut finished {
-            self.note_end(task.call.ticket(), result);
+            match task.call.ticket() {
+                None if !task.call.is_named() => self.note_latest_end(result),
+                ticket => self.note_end(ticket, result),
+            }
             if let Err(error) = result {
                 *error = self.failed(error.clone());
             }

@@ -234,6 +234,15 @@ impl Journal {
         }
     }
 
+    /// The unnamed call that was entered last has ended: one that was submitted when there was no room for a ticket.
+    #[cold]
+    pub fn latest_ended(&self, outcome: Outcome) {
+        if let Some(record) = self.latest().filter(|record| !record.own_state().stage.is_over()) {
+            let (stage, error) = outcome.parts();
+            record.set_ended(stage, error, self.now());
+        }
+    }
+
     /// The record of the last one entered.
     fn latest(&self) -> Option<&Record> {
         let Some((_, records)) = self.track else {

@@ -91,6 +91,13 @@ fn more_than_fit_are_not_noted_and_harm_nobody() {
     let journal = worlds[0].journal(&key("g"));
     let tickets: Vec<_> = (0..300).map(|_| journal.note(Stage::Submitted, summary(1), "x")).collect();
     assert_eq!(tickets.iter().flatten().count(), RECORDS);
+    // Those without a ticket are noted when they begin.
+    journal.begin(1, summary(2));
+    journal.begin(2, summary(3));
+    journal.latest_ended(Outcome::Done);
+    let (done, others): (Vec<_>, Vec<_>) =
+        seen(&worlds, 0).into_iter().partition(|operation| operation.stage == Stage::Done);
+    assert_eq!((done.len(), others.len()), (2, RECORDS));
     journal.waiting(None, &[1]);
     tickets.iter().for_each(|ticket| journal.finish(*ticket, Outcome::Done));
     assert!(journal.note(Stage::Submitted, summary(1), "x").is_some());

@@ -124,7 +124,12 @@ fn read_own(segment: &Segment, place: Place, track: usize, scale: &Scale, noted:
     if read_track(header).is_none_or(|(now, ..)| now != group_id) {
         return;
     }
-    for read in found {
+    // They follow each other: only the last one can still go on.
+    let last = found.iter().map(|read| read.number).max();
+    for mut read in found {
+        if Some(read.number) != last && !read.state.stage.is_over() {
+            read.state.stage = Stage::Done;
+        }
         let operation = operation(&read, Some(Tag::Unnamed(read.number)), group.clone(), scale);
         let own = |operation| Operation { group_id, key: read.number, is_blocking: true, ..operation };
         noted.operations.extend(operation.map(own));
