@@ -575,7 +575,18 @@ mod tests {
         assert_eq!(Timeout::from_seconds(None), Ok(Timeout::Default));
         assert_eq!(Timeout::from_seconds(Some(f64::INFINITY)), Ok(Timeout::Never));
         assert_eq!(Timeout::from_seconds(Some(0.5)), Ok(Timeout::After(Duration::from_millis(500))));
-        assert!(Timeout::from_seconds(Some(0.0)).is_err() && Timeout::from_seconds(Some(-1.0)).is_err());
+        for bad in [0.0, -0.0, -1.0, f64::NAN, f64::NEG_INFINITY] {
+            assert!(Timeout::from_seconds(Some(bad)).is_err(), "{bad}");
+        }
+        for timeout in [None, Some(f64::INFINITY), Some(1e300), Some(1e-300), Some(0.3), Some(9.9e8)] {
+            let timeout = Timeout::from_seconds(timeout).unwrap();
+            let expected = if timeout == Timeout::After(Duration::ZERO) {
+                Timeout::After(Duration::from_nanos(1))
+            } else {
+                timeout
+            };
+            assert_eq!(Timeout::decode(timeout.encode()), expected);
+        }
     }
 
     #[test]
