@@ -31,7 +31,8 @@ def every_view(rank, size):
     for name in ["int8", "uint64", "bfloat16", "float32", "float64"]:
         whole = [_oracle.pool(name, 48, seed=5 + r).reshape(6, 8).copy() for r in range(size)]
         expected = {
-            layout: _oracle.allreduce([views(array.copy())[layout] for array in whole], "sum") for layout in views(whole[0])
+            layout: _oracle.allreduce([views(array.copy())[layout] for array in whole], "sum")
+            for layout in views(whole[0])
         }
         for layout, view in views(whole[rank]).items():
             before = view.copy()
