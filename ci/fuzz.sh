@@ -37,8 +37,13 @@ done
 # The seeds that the crates make themselves.
 made=$PWD/build/fuzz/made
 rm -rf "$made"
-FOLDCAST_FUZZ_SEEDS=$made FOLDCAST_FUZZ_CASES=1 cargo test --quiet --locked -p foldcast-types -p foldcast-plan -p foldcast-shm \
-    -p foldcast -p foldcast-cli -p foldcast-tensorflow --lib --bins hostile:: >/dev/null
+mkdir -p build/fuzz
+if ! FOLDCAST_FUZZ_SEEDS=$made FOLDCAST_FUZZ_CASES=1 cargo test --quiet --locked -p foldcast-types -p foldcast-plan \
+    -p foldcast-shm -p foldcast -p foldcast-cli -p foldcast-tensorflow --lib --bins hostile:: >build/fuzz/made.log 2>&1; then
+    tail -n 60 build/fuzz/made.log
+    echo "fuzz: FAILED: the seeds could not be made" >&2
+    exit 1
+fi
 
 failed=()
 for target in "${targets[@]}"; do

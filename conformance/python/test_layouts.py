@@ -2,7 +2,6 @@
 
 import _oracle
 import numpy as np
-import pytest
 
 
 def views(array):
@@ -32,7 +31,8 @@ def every_view(rank, size):
     for name in ["int8", "uint64", "bfloat16", "float32", "float64"]:
         whole = [_oracle.pool(name, 48, seed=5 + r).reshape(6, 8).copy() for r in range(size)]
         expected = {
-            layout: _oracle.allreduce([views(array.copy())[layout] for array in whole], "sum") for layout in views(whole[0])
+            layout: _oracle.allreduce([views(array.copy())[layout] for array in whole], "sum")
+            for layout in views(whole[0])
         }
         for layout, view in views(whole[rank]).items():
             before = view.copy()
@@ -60,25 +60,3 @@ def every_view(rank, size):
 
 def test_megatron_lm_5337_and_pytorch_192920_views_of_arrays(ranks):
     ranks(2, every_view)
-
-
-def tensors(rank, size):
-    import tensorflow as tf
-    from foldcast.tensorflow import allreduce
-
-    array = np.arange(48, dtype=np.float32).reshape(6, 8) * (rank + 1)
-
-    @tf.function
-    def step(x):
-        return [allreduce(tf.transpose(x)), allreduce(x[::2, ::-1]), allreduce(x[:, 1:])]
-
-    whole = sum(np.arange(48, dtype=np.float32).reshape(6, 8) * (r + 1) for r in range(size))
-    for got, want in zip(step(tf.constant(array)), [whole.T, whole[::2, ::-1], whole[:, 1:]]):
-        assert np.array_equal(got.numpy(), want)
-    for layout, view in views(array.copy()).items():
-        assert np.array_equal(allreduce(view).numpy(), views(whole.copy())[layout]), layout
-
-
-def test_megatron_lm_5337_and_pytorch_192920_tensors_of_views(ranks):
-    pytest.importorskip("tensorflow")
-    ranks(2, tensors)
