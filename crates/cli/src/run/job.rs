@@ -446,6 +446,9 @@ impl Job {
             let text = format!("foldcast run: process {} could not be ended and is left\n", process.pid);
             self.err.lines().extend_from_slice(text.as_bytes());
         }
+        // The ends of the last connections.
+        self.server.serve();
+        self.outcome.settle(self.server.left());
         let message = self.outcome.message().unwrap_or_default();
         self.err.lines().extend_from_slice(message.as_bytes());
         self.flush_all();
