@@ -1,7 +1,7 @@
 # What a developer types. `make` alone lists it.
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rust test-python matrix bench-peers release lint clean
+.PHONY: help setup demo test test-rust test-python matrix instructions soak chaos leaks cliffs bench-peers release lint clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -30,6 +30,12 @@ instructions: ## instruction counts of kernels and small calls against those kep
 
 soak: ## simulated worlds, then random calls on 2 to 8 ranks, every element checked (ARGS=100000: so many, and 10,000 worlds)
 	ci/soak.sh $(ARGS)
+
+chaos: setup ## kill ranks at random moments: every survivor must be told who died and how (ARGS=1000: so many)
+	ci/chaos.sh $(ARGS)
+
+leaks: setup ## kill jobs at random moments: nothing may be left of them (ARGS=1000: so many)
+	ci/leaks.sh $(ARGS)
 
 cliffs: ## measure that twice the bytes take at most three times as long (ARGS="2 4": on so many ranks)
 	ci/cliffs.sh $(ARGS)

@@ -37,8 +37,9 @@ class Job:
         The launcher's output, each line with its rank: ``[2] ...``.
     """
 
-    def __init__(self, size, command, directory, env, timeout):
+    def __init__(self, size, command, directory, env, timeout, own_numbers):
         self.size = size
+        self._own_numbers = own_numbers
         self.results = self.returncode = None
         self._directory = pathlib.Path(directory)
         self._timeout = timeout
@@ -100,7 +101,7 @@ class Job:
 
     def _fail(self, why):
         if self.process.poll() is None:
-            for file in self._directory.glob("*.pid"):
+            for file in () if self._own_numbers else self._directory.glob("*.pid"):
                 _signal(int(file.read_text()), signal.SIGABRT)  # faulthandler writes where it hangs
             time.sleep(1)
         self.end()
@@ -112,7 +113,8 @@ class Job:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
-        for file in self._directory.glob("*.pid"):
+        # Numbers of another namespace are other processes here.
+        for file in () if self._own_numbers else self._directory.glob("*.pid"):
             # The ranks die with the launcher; this is for the day on which they do not.
             deadline = time.monotonic() + 10
             while _is_running(int(file.read_text())) and time.monotonic() < deadline:
@@ -171,7 +173,9 @@ class Ranks:
         """Start the function in every rank and do not wait: ``with ranks.start(2, body) as job: ...``.
 
         Options: ``timeout`` in seconds (a watchdog, 120), ``env`` (variables to add; None removes one), ``launcher``
-        (arguments of ``foldcast run``), ``python`` (arguments of the interpreter).
+        (arguments of ``foldcast run``), ``python`` (arguments of the interpreter), ``within`` (a command that runs the
+        launcher), ``rank_within`` (a command that runs each rank), ``own_numbers`` (the
+        ranks are in a namespace of processes of their own: they cannot be signalled by number).
         """
         program = [str(HERE / "_ranks.py"), str(self._file), function.__name__, json.dumps(arguments)]
         return self._start(size, program, **options)
@@ -181,7 +185,18 @@ class Ranks:
         with self._start(size, program, **options) as job:
             return job.finish(expect)
 
-    def _start(self, size, program, timeout=120, env=None, launcher=(), python=()):
+    def _start(
+        self,
+        size,
+        program,
+        timeout=120,
+        env=None,
+        launcher=(),
+        python=(),
+        within=(),
+        rank_within=(),
+        own_numbers=False,
+    ):
         directory = tempfile.TemporaryDirectory(prefix="foldcast-test-")
         self._directories.append(directory)
         variables = {name: value for name, value in os.environ.items() if name not in OF_A_JOB}
@@ -191,8 +206,9 @@ class Ranks:
             variables.pop(name, None)
             if value is not None:
                 variables[name] = value
-        command = [str(LAUNCHER), "run", "-n", str(size), *launcher, "--", PYTHON, *python, *program]
-        return Job(size, command, directory.name, variables, timeout * PATIENCE)
+        rank = [*rank_within, PYTHON, *python, *program]
+        command = [*within, str(LAUNCHER), "run", "-n", str(size), *launcher, "--", *rank]
+        return Job(size, command, directory.name, variables, timeout * PATIENCE, own_numbers)
 
 
 @pytest.fixture
@@ -201,3 +217,60 @@ def ranks(request):
     yield Ranks(request.path, directories)
     for directory in directories:
         directory.cleanup()
+
+
+# ---- hostile environments; fixtures, since the ranks import the test files too ----
+
+UNSHARE = ("unshare", "--user", "--map-root-user")
+
+
+def _works(*command):
+    return subprocess.run([*command, "true"], stdin=subprocess.DEVNULL, capture_output=True).returncode == 0
+
+
+@pytest.fixture
+def without():
+    """``without("memfd_create", error="EPERM")``: a command prefix with which these system calls fail."""
+
+    def prefix(*calls, error="EPERM"):
+        return (sys.executable, str(HERE / "_without.py"), error, ",".join(calls), "--")
+
+    if not _works(*prefix("memfd_create")):
+        pytest.skip("filters of system calls cannot be set here")
+    return prefix
+
+
+@pytest.fixture
+def in_mounts():
+    """``in_mounts(script)``: a command prefix, after this script and in file systems of its own."""
+
+    def prefix(script):
+        return (*UNSHARE, "--mount", "sh", "-c", f'set -e; {script}; exec "$0" "$@"')
+
+    if not _works(*prefix("mount -t tmpfs none /mnt")):
+        pytest.skip("file systems cannot be mounted here")
+    return prefix
+
+
+@pytest.fixture
+def in_processes():
+    """``in_processes(option ...)``: a command prefix in a namespace of processes of its own."""
+
+    def prefix(*options):
+        return (*UNSHARE, "--pid", "--fork", "--kill-child", *options)
+
+    if not _works(*prefix("--mount-proc")):
+        pytest.skip("namespaces of processes cannot be made here")
+    return prefix
+
+
+@pytest.fixture
+def foldcast():
+    """``foldcast(argument ..., within=prefix)``: runs the command to its end."""
+
+    def run(*arguments, within=(), **variables):
+        env = {name: value for name, value in os.environ.items() if name not in OF_A_JOB}
+        command = [*within, str(LAUNCHER), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, env={**env, **variables}, cwd="/")
+
+    return run

@@ -177,24 +177,36 @@ def forks(rank, size):
         assert foldcast.allreduce(array).tolist() == [size] * 3
 
 
-def test_fork(ranks):
+def test_horovod_1102_fork(ranks):
     job = ranks(3, forks)
     assert job.stderr == "", job.stderr
 
 
-def pool_of_forks(rank, size):
+def worked(number):
+    """What a worker that loads data does: arrays, and no call."""
+    return float(np.full(1000, number).sum())
+
+
+def pools(rank, size):
     import multiprocessing
 
     import foldcast
 
-    foldcast.barrier()
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        assert pool.map(abs, [-1, -2, -3]) == [1, 2, 3]
-    foldcast.barrier()
+    array = np.ones(50_000, np.float32)
+    foldcast.allreduce(array)
+    for way in ("fork", "spawn", "forkserver"):
+        with multiprocessing.get_context(way).Pool(2) as pool:
+            pending = pool.map_async(worked, range(20))
+            # Calls while workers start, work and end, until they are done on all ranks.
+            while foldcast.allreduce([int(pending.ready())])[0] < size:
+                assert foldcast.allreduce(array)[-1] == size
+                assert foldcast.allreduce_async(array, name="x").wait()[-1] == size
+            assert pending.get() == [1000.0 * number for number in range(20)]
+        foldcast.barrier()
 
 
-def test_a_pool_of_forked_workers_that_do_not_call(ranks):
-    job = ranks(2, pool_of_forks)
+def test_pytorch_13787_pools_of_workers_that_do_not_call(ranks):
+    job = ranks(2, pools)
     assert job.stderr == "", job.stderr
 
 
@@ -250,7 +262,8 @@ def dies(rank, size):
     foldcast.barrier()
 
 
-def test_nothing_is_left_behind(ranks):
+def test_ompi_7220_kill_leaves_nothing(ranks):
+    """`make leaks` does so hundreds of times, at random moments."""
     before = places()
     ranks(3, implicit_init)
     ranks(3, dies, expect=None)

@@ -210,6 +210,9 @@ impl GroupShared {
     /// Waits for the group's memory.
     #[cold]
     fn join(&self, call: &mut Call, options: &CallOptions<'_>) -> Result<&Joined> {
+        if let Some(error) = self.joining.refusal(self, call) {
+            return Err(error);
+        }
         let mut patience = Patience::new(&self.world, &self.view.ranks, options.interrupt);
         let (mut pause, mut look) = (Pause::Spun, false);
         loop {

@@ -232,6 +232,20 @@ impl Joining {
         !matches!(ending, Ending::Left(_)) || elapsed.saturating_sub(since) >= SETTLING
     }
 
+    /// The error of a call that begins when the epoch is over, and the memory has never come.
+    pub(crate) fn refusal(&self, group: &GroupShared, call: &Call) -> Option<Error> {
+        if group.life.is_live() || self.joined.get().is_some() {
+            return None;
+        }
+        match lock(&self.state).failed.clone() {
+            None | Some(Error::RankDied(_) | Error::Closed { .. }) => {
+                Some(group.life.error(site(group, call), Duration::ZERO, false))
+            }
+            // What this process could not have it has not either now.
+            failed => failed,
+        }
+    }
+
     /// Looks for what keeps the memory from coming: fails the call, and the group, for it.
     pub(crate) fn look(&self, group: &GroupShared, call: &mut Call) -> Result<()> {
         self.look_for(group, call).inspect_err(|error| self.note_failure(error))

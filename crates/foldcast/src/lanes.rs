@@ -44,7 +44,7 @@ impl Helpers {
         self.started.call_once(|| {
             for number in 1..world.config().threads.min(Geometry::MAX_LANES) {
                 let crew = Arc::clone(&self.crew);
-                if let Err(error) = world.spawn(&format!("foldcast-lane-{number}"), move || crew.serve()) {
+                if let Err(error) = world.spawn(&format!("foldcast-lane-{number}"), move |_| crew.serve()) {
                     log::warn!("{}: large calls have {} helpers: {error}", world.rank(), number - 1);
                     break;
                 }

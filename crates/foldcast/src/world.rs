@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use engine::{Choice, Task};
-use shm::{Crew, Home, JobKey, Meeting, Waiter, Woken};
+use shm::{Crew, Home, JobKey, Mask, Meeting, Shield, Waiter, Woken};
 use types::error::NotInGroup;
 use types::{Error, GroupName, Product, Rank, Result};
 
@@ -110,9 +110,10 @@ impl World {
         meeting.interrupted = options.interrupt;
         meeting.launcher = launcher;
         let (host, monitor) = meeting.meet()?;
-        let world = World::new(config, home, Some(host));
-        // Before any call: who dies from now on is noticed.
-        world.spawn("foldcast-monitor", move || monitor.run())?;
+        let world = World::new(config, home, Some(Arc::clone(&host)));
+        // Before any call: who dies from now on is noticed. The others have met this rank: if it cannot go on, they must not
+        // wait for it.
+        world.spawn("foldcast-monitor", move |_| monitor.run()).inspect_err(|_| host.leave(0))?;
         Ok(world)
     }
 
@@ -298,18 +299,25 @@ impl World {
 
     fn start_progress_thread(self: &Arc<World>, turn: u64) -> Result<()> {
         let world = Arc::clone(self);
-        self.spawn("foldcast-progress", move || {
+        self.spawn("foldcast-progress", move |users| {
             PROGRESS_TURN.set(turn);
-            world.run_progress(turn);
+            world.run_progress(turn, &users);
         })
     }
 
-    /// Starts a thread that ends when the world stops.
-    pub(crate) fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
-        let spawned = std::thread::Builder::new().name(name.into()).spawn(body);
+    /// Starts a thread that ends when the world stops. It takes no signals: the user's code on it runs within the mask that
+    /// `body` gets, the calling thread's.
+    pub(crate) fn spawn(&self, name: &str, body: impl FnOnce(Mask) + Send + 'static) -> Result<()> {
+        let shield = Shield::raise();
+        let users = shield.before();
+        let spawned = std::thread::Builder::new().name(name.into()).spawn(move || body(users));
+        drop(shield);
         let handle = spawned.map_err(|error| {
-            let refused =
-                Error::resource(format!("the thread {name}"), error, "raise the limit on processes with `ulimit -u`");
+            let refused = Error::resource(
+                format!("the thread {name}"),
+                error,
+                "raise the limit on processes (`ulimit -u`) or address space (`ulimit -v`)",
+            );
             refused.met_by(self.rank())
         })?;
         let mut threads = lock(&self.threads);
@@ -346,6 +354,10 @@ impl World {
         self.ring_own();
     }
 
+    fn has_completions(&self) -> bool {
+        !lock(&self.ended).is_empty()
+    }
+
     /// Runs the completions of ended calls; returns whether there were any.
     pub(crate) fn run_completions(&self) -> bool {
         let mut ran = false;
@@ -378,7 +390,7 @@ impl World {
         }
     }
 
-    fn run_progress(&self, turn: u64) {
+    fn run_progress(&self, turn: u64, users: &Mask) {
         let Some(host) = &self.host else { return };
         let ranks: Vec<_> = (0..host.size()).map(Rank::from_index).collect();
         let mut waiter = Waiter::new(host, &ranks);
@@ -387,7 +399,8 @@ impl World {
             if look {
                 looked = Instant::now();
             }
-            let moved = self.progress(look) | self.run_completions();
+            let moved = self.progress(look);
+            let moved = moved | (self.has_completions() && users.within(|| self.run_completions()));
             if self.progress_turn.load(Ordering::Acquire) != turn {
                 return;
             }
@@ -405,7 +418,7 @@ impl World {
             let woken = waiter.pause(busy.then_some(LOOK_EVERY), &|| {
                 rechecked.set(true);
                 self.progress(true)
-                    || !lock(&self.ended).is_empty()
+                    || self.has_completions()
                     || (!busy && !lock(&self.active).is_empty())
                     || self.stopping.load(Ordering::Acquire)
             });

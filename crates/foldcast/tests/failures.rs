@@ -93,6 +93,11 @@ fn a_death_before_the_group_is_joined_is_noticed() {
         let error = sum(&group, &[1.0], &DEFAULT).expect_err("rank 2 is gone");
         assert!(matches!(&error, Error::RankDied(died) if died.peer == Rank(2)), "{error}");
         assert!(communicator.rank() == Rank(0) || start.elapsed() < LATE, "told only when the first member came");
+        let again = sum(&group, &[1.0], &DEFAULT).expect_err("the epoch is over");
+        assert!(
+            matches!(&again, Error::GroupAborted(e) if matches!(e.cause, Cause::RankDied { peer: Rank(2), .. })),
+            "{again}"
+        );
     }));
 }
 

@@ -229,6 +229,7 @@ pub struct Server {
     next_key: u64,
     listening: bool,
     ended: Vec<(Rank, Ending)>,
+    left: Vec<(Rank, Instant)>,
 }
 
 /// The listener's key in the epoll set; connections count from 1.
@@ -263,6 +264,7 @@ impl Server {
             next_key: LISTENER + 1,
             listening: true,
             ended: Vec::new(),
+            left: Vec::new(),
         })
     }
 
@@ -281,6 +283,13 @@ impl Server {
     /// The processes that are connected and said which rank they are. Several processes may claim one rank.
     pub fn connected(&self) -> impl Iterator<Item = (Rank, Pid)> + '_ {
         self.connections.values().filter_map(|connection| Some((connection.rank?, connection.pid)))
+    }
+
+    /// The ranks whose connections have ended, in that order, and when: they have left the job, or their processes have ended.
+    /// Some have said so by this before their process is gone. A rank that connects again is there again.
+    #[must_use]
+    pub fn left(&self) -> &[(Rank, Instant)] {
+        &self.left
     }
 
     /// Tells every connected process, and those that will connect, that the process started for `rank` has ended.
@@ -343,8 +352,9 @@ impl Server {
             match rustix::net::recv(&connection.socket, &mut packet, RecvFlags::DONTWAIT) {
                 Ok((length, _)) if length > 0 => {
                     let rank = parse_hello(&packet[..length]).filter(|rank| rank.index() < self.size);
-                    if connection.rank.is_none() {
-                        connection.rank = rank;
+                    if let (None, Some(rank)) = (connection.rank, rank) {
+                        connection.rank = Some(rank);
+                        self.left.retain(|(left, _)| *left != rank);
                     }
                 }
                 Err(Errno::INTR) => {}
@@ -379,7 +389,8 @@ impl Server {
     }
 
     fn close(&mut self, key: u64) {
-        self.connections.remove(&key);
+        let rank = self.connections.remove(&key).and_then(|connection| connection.rank);
+        self.left.extend(rank.map(|rank| (rank, Instant::now())));
         if !self.listening {
             self.set_listening(true);
         }

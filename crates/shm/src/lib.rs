@@ -42,6 +42,8 @@ mod retry;
 #[cfg(not(loom))]
 pub mod segment;
 #[cfg(not(loom))]
+pub mod signals;
+#[cfg(not(loom))]
 mod socket;
 #[cfg(not(loom))]
 mod ticks;
@@ -69,6 +71,8 @@ pub use groups::{GroupKey, Request};
 pub use meeting::{JobKey, Meeting};
 #[cfg(not(loom))]
 pub use monitor::Monitor;
+#[cfg(not(loom))]
+pub use signals::{Mask, Shield};
 #[cfg(not(loom))]
 pub use wait::{Waiter, Woken};
 #[cfg(not(loom))]

@@ -31,6 +31,8 @@ const SILENCE_LIMIT: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(10);
 /// Connections served at once, for each rank. Those that are turned away come again.
 const CALLERS_PER_RANK: usize = 32;
+/// Descriptors kept so that there is one for a connection and one for the memory that comes or goes over it.
+const SPARES: usize = 2;
 /// Events taken at once.
 const EVENTS: usize = 64;
 
@@ -72,6 +74,8 @@ pub struct Monitor {
     dying: Vec<(Rank, Instant)>,
     callers: HashMap<u64, Caller>,
     askings: HashMap<u64, Asking>,
+    /// Places for descriptors: the program may have taken all others.
+    spares: Vec<OwnedFd>,
     /// Somebody could not be answered for want of a descriptor or of room.
     busy: bool,
     next_key: u64,
@@ -122,6 +126,7 @@ impl Monitor {
             dying: Vec::new(),
             callers: HashMap::new(),
             askings: HashMap::new(),
+            spares: Vec::new(),
             busy: false,
             next_key,
             foreign: 0,
@@ -131,6 +136,7 @@ impl Monitor {
     /// Watches until [`World::stop_monitor`]. Then no more deaths are noticed, and requests still on their way end with
     /// [`Error::Closed`]. Ends the process if its launcher ends (see [`die_with_launcher`]).
     pub fn run(mut self) {
+        self.keep_spares();
         while self.world.home().is_here() && !self.world.is_stopping() {
             self.step();
         }
@@ -164,6 +170,29 @@ impl Monitor {
         self.send_asks();
         self.settle_asks();
         self.answer_callers();
+        if !self.busy {
+            self.keep_spares();
+        }
+    }
+
+    /// Takes back the descriptors that were needed, if there are any to be had.
+    fn keep_spares(&mut self) {
+        let in_use = usize::from(self.askings.values().any(|asking| asking.socket.is_some()));
+        while self.spares.len() + in_use < SPARES {
+            let Ok(spare) = self.world.bell().try_clone_to_owned() else { return };
+            self.spares.push(spare);
+        }
+    }
+
+    /// A call that makes a descriptor, in the place of a spare one if there is no other.
+    fn with_spare<T>(&mut self, call: impl Fn(&Monitor) -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+        match call(self) {
+            Err(Errno::MFILE | Errno::NFILE) if self.spares.len() == SPARES => {
+                drop(self.spares.pop());
+                call(self)
+            }
+            made => made,
+        }
     }
 
     /// How long nothing needs to be done if nothing happens.
@@ -230,8 +259,11 @@ impl Monitor {
     }
 
     fn accept(&mut self) {
-        let Some(listener) = &self.listener else { return };
-        let socket = match accept_from(listener) {
+        let accepted = self.with_spare(|monitor| match &monitor.listener {
+            Some(listener) => accept_from(listener),
+            None => Err(Errno::AGAIN),
+        });
+        let socket = match accepted {
             Ok(socket) => socket,
             Err(Errno::MFILE | Errno::NFILE) => return self.make_room(),
             Err(_) => return,
@@ -341,6 +373,10 @@ impl Monitor {
             }
         });
         self.busy = busy;
+        if busy {
+            // What was missing may be a descriptor.
+            drop(self.spares.pop());
+        }
     }
 
     /// Takes new requests from the desk, and sends those that could not be sent so far.
@@ -356,7 +392,7 @@ impl Monitor {
         for key in keys {
             let Some(mut asking) = self.askings.remove(&key) else { continue };
             // Refused, or no room here: its end, if it is that, is told by its handle.
-            let sent = self.send_ask(&asking.wish).ok();
+            let sent = self.with_spare(|monitor| monitor.send_ask(&asking.wish)).ok();
             let watched = sent.and_then(|socket| self.watch(&socket).map(|key| (key, socket)));
             let key = watched.as_ref().map_or(key, |(key, _)| *key);
             asking.due = Instant::now() + RETRY;
@@ -378,20 +414,20 @@ impl Monitor {
     fn hear_answer(&mut self, key: u64) {
         let Some(asking) = self.askings.get_mut(&key) else { return };
         let Some(socket) = &asking.socket else { return };
-        let packet = match receive(socket) {
-            Err(Errno::AGAIN) => return,
-            Ok(packet) if !packet.bytes.is_empty() => packet,
-            Ok(_) | Err(_) => {
-                // It is gone, which its handle tells soon, or had no room.
-                asking.socket = None;
-                return;
+        // For the memory that comes; it is closed again when it is mapped.
+        drop(self.spares.pop());
+        match receive(socket) {
+            Err(Errno::AGAIN) => {}
+            Ok(packet) if !packet.bytes.is_empty() => {
+                match &asking.wish {
+                    Wish::Group(ask) => ask.answer(&self.world, read_answer(&self.world, ask, packet)),
+                    Wish::Arena(of) => self.world.take_arena(*of, read_arena(packet)),
+                }
+                self.askings.remove(&key);
             }
-        };
-        match &asking.wish {
-            Wish::Group(ask) => ask.answer(&self.world, read_answer(&self.world, ask, packet)),
-            Wish::Arena(of) => self.world.take_arena(*of, read_arena(packet)),
+            // It is gone, which its handle tells soon, or had no room.
+            Ok(_) | Err(_) => asking.socket = None,
         }
-        self.askings.remove(&key);
     }
 
     /// Ends the requests to processes that are gone, and forgets those that nobody wants any more.
@@ -426,7 +462,16 @@ fn read_answer(world: &Arc<World>, ask: &Ask, packet: Packet) -> Result<GroupWin
     let wanted = || format!("the memory of group '{}' from {}", ask.key.name(), ask.host());
     match Message::decode(&packet.bytes) {
         Ok(Message::Granted) => match packet.descriptors.first() {
-            Some(memory) => GroupWindows::attach(world, &ask.key, memory),
+            Some(memory) => GroupWindows::attach(world, &ask.key, memory).inspect_err(|error| {
+                // The others must not wait for this rank.
+                if let Err(why) = GroupWindows::give_up(world, &ask.key, memory) {
+                    log::error!(
+                        "{}: the members of group '{}' cannot be told that it failed ({error}): {why}",
+                        world.rank(),
+                        ask.key.name()
+                    );
+                }
+            }),
             None => Err(Error::resource(
                 wanted(),
                 "its descriptor was lost",

@@ -78,11 +78,23 @@ impl Segment {
     /// # Errors
     /// [`Error::Resource`] if it cannot be mapped, is not sealed, or has not `len` bytes.
     pub fn attach(what: &str, fd: impl AsFd, len: usize, home: Home) -> Result<Segment> {
+        Segment::attach_if(what, fd, len, home, |actual| actual == len)
+    }
+
+    /// Maps the first `len` bytes of a segment that another process made, where there may be no room for all of it.
+    ///
+    /// # Errors
+    /// [`Error::Resource`] if they cannot be mapped, the segment is not sealed, or it is shorter.
+    pub(crate) fn attach_start(what: &str, fd: impl AsFd, len: usize, home: Home) -> Result<Segment> {
+        Segment::attach_if(what, fd, len, home, |actual| actual >= len)
+    }
+
+    fn attach_if(what: &str, fd: impl AsFd, len: usize, home: Home, fits: impl Fn(usize) -> bool) -> Result<Segment> {
         let wanted = || format!("{} of shared memory of another rank for {what}", Bytes(count(len)));
         let refused = |error: Errno| Error::resource(wanted(), error, hint(error));
         let actual = Segment::size_of(&fd).map_err(refused)?;
         let seals = fcntl_get_seals(&fd).map_err(refused)?;
-        if actual != len || !seals.contains(SealFlags::SHRINK) {
+        if !fits(actual) || !seals.contains(SealFlags::SHRINK) {
             return Err(Error::resource(
                 wanted(),
                 format!("{} with seals {seals:?}", Bytes(count(actual))),
@@ -252,6 +264,8 @@ mod tests {
         assert!(Segment::attach("test", &unsealed, 8192, home).is_err());
         let (_, other_size) = Segment::create("test", 4096, home).unwrap();
         assert!(Segment::attach("test", &other_size, 8192, home).is_err());
+        assert!(Segment::attach_start("test", &other_size, 8192, home).is_err());
+        assert!(Segment::attach_start("test", &other_size, 4096, home).is_ok());
     }
 
     #[test]

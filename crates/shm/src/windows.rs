@@ -13,7 +13,7 @@ use crate::blackbox::Journal;
 use crate::door::publish_fence;
 use crate::groups::GroupKey;
 use crate::header::{Header, INLINE_BYTES, INLINE_OFFSET, PAYLOAD_OFFSET};
-use crate::layout::{Layout, RING_ENTRIES, count, index};
+use crate::layout::{LINE_BYTES, Layout, RING_ENTRIES, count, index};
 use crate::primitive::{AtomicU64, Ordering};
 use crate::segment::Segment;
 use crate::world::{GroupPeers, World};
@@ -31,6 +31,8 @@ const CAUSE_WORDS: usize = Cause::ENCODED_BYTES / 8;
 /// the settings.
 const AT_SETTINGS: usize = 128;
 type Prologue = [AtomicU64; 8];
+/// The page that they are on.
+const PROLOGUE_BYTES: usize = 4096;
 
 /// The memory that the members of a group share, as one of them sees it.
 pub struct GroupWindows {
@@ -96,44 +98,42 @@ impl GroupWindows {
     /// # Errors
     /// [`Error::Resource`] if it is no segment of this version for a group of this size, or cannot be mapped.
     pub(crate) fn attach(world: &Arc<World>, key: &GroupKey, fd: impl AsFd) -> Result<GroupWindows> {
-        let what = format!("group '{}'", key.name());
-        let foreign = |got: String| {
-            Error::resource(format!("the memory of {what}"), got, "see that all ranks run the same version")
-        };
-        let len = Segment::size_of(&fd).map_err(|error| foreign(error.to_string()))?;
-        if len < 4096 {
-            return Err(foreign(format!("a segment of {len} bytes")));
+        let len = Segment::size_of(&fd).map_err(|error| foreign(key, error.to_string()))?;
+        if len < PROLOGUE_BYTES {
+            return Err(foreign(key, format!("a segment of {len} bytes")));
         }
-        let segment = Segment::attach(&what, fd, len, world.home())?;
-        // Each word is read once: what is checked is what is used.
-        let mut words = [0; 8];
-        for (word, place) in words.iter_mut().zip(segment.at::<Prologue>(0)) {
-            *word = place.load(Ordering::Acquire);
-        }
-        let [magic, total, ranks, slot_bytes, chunk_bytes, pair_depth, lanes, settings_len] = words.map(index);
-        let geometry = Geometry { ranks, slot_bytes, chunk_bytes, pair_depth };
-        if count(magic) != MAGIC || ranks != key.ranks().len() || settings_len > MAX_SETTINGS_BYTES {
-            return Err(foreign(format!("memory of another kind ({geometry:?})")));
-        }
-        let layout = Layout::new(geometry, lanes)?;
-        if layout.total() != len || total != len {
-            return Err(foreign(format!("{len} bytes instead of {} for {geometry:?}", layout.total())));
-        }
+        let segment = Segment::attach(&format!("group '{}'", key.name()), fd, len, world.home())?;
+        let (layout, settings_len) = read_prologue(&segment, key, len)?;
         let mut settings = load_bytes(segment.at::<[AtomicU64; SETTINGS_WORDS]>(AT_SETTINGS));
         settings.truncate(settings_len);
         Ok(GroupWindows::over(segment, layout, world, key, settings))
     }
 
+    /// Ends the epoch because this rank cannot map the segment: for the page or two where that is said there may be room.
+    ///
+    /// # Errors
+    /// [`Error::Resource`] if there is not.
+    pub(crate) fn give_up(world: &World, key: &GroupKey, fd: impl AsFd) -> Result<()> {
+        let what = format!("group '{}'", key.name());
+        let len = Segment::size_of(&fd).map_err(|error| foreign(key, error.to_string()))?;
+        let prologue = Segment::attach_start(&what, &fd, PROLOGUE_BYTES, world.home())?;
+        let (layout, _) = read_prologue(&prologue, key, len)?;
+        drop(prologue);
+        let rank = own_index(world, key);
+        let needed = layout.abort().max(layout.cause(rank)) + LINE_BYTES;
+        let start = Segment::attach_start(&what, &fd, needed.next_multiple_of(PROLOGUE_BYTES), world.home())?;
+        speak(&start, &layout, rank, &Cause::Failed { by: world.rank() });
+        publish_fence();
+        key.ranks().iter().for_each(|rank| world.door(*rank).ring());
+        Ok(())
+    }
+
     fn over(segment: Segment, layout: Layout, world: &Arc<World>, key: &GroupKey, settings: Vec<u8>) -> GroupWindows {
         let members: Arc<[Rank]> = key.ranks().into();
-        let rank = members
-            .iter()
-            .position(|rank| *rank == world.rank())
-            .expect("only members open a group (checked by the desk)");
         GroupWindows {
             segment,
             layout,
-            rank,
+            rank: own_index(world, key),
             members,
             world: Arc::clone(world),
             key: key.clone(),
@@ -383,10 +383,7 @@ impl Windows for GroupWindows {
         }
         let flag = self.word(self.layout.abort());
         if flag.load(Ordering::Acquire) == 0 && !self.has_spoken.swap(true, LocalOrdering::Relaxed) {
-            // The cause is complete before the flag names its author: a rank that dies in between has said nothing.
-            store_bytes(self.segment.at::<[AtomicU64; CAUSE_WORDS]>(self.layout.cause(self.rank)), &cause.encode());
-            let author = count(self.rank) + 1;
-            let _ = flag.compare_exchange(0, author, Ordering::AcqRel, Ordering::Acquire);
+            speak(&self.segment, &self.layout, self.rank, cause);
         }
         self.wake_everybody();
     }
@@ -445,6 +442,43 @@ impl Drop for GroupWindows {
             self.world.withdraw(&self.key);
         }
     }
+}
+
+fn foreign(key: &GroupKey, got: String) -> Error {
+    let wanted = format!("the memory of group '{}'", key.name());
+    Error::resource(wanted, got, "see that all ranks run the same version")
+}
+
+fn own_index(world: &World, key: &GroupKey) -> usize {
+    let place = key.ranks().iter().position(|rank| *rank == world.rank());
+    place.expect("only members open a group (checked by the desk)")
+}
+
+/// The layout that the first member wrote into a segment of `len` bytes, checked, and the length of the settings.
+fn read_prologue(segment: &Segment, key: &GroupKey, len: usize) -> Result<(Layout, usize)> {
+    // Each word is read once: what is checked is what is used.
+    let mut words = [0; 8];
+    for (word, place) in words.iter_mut().zip(segment.at::<Prologue>(0)) {
+        *word = place.load(Ordering::Acquire);
+    }
+    let [magic, total, ranks, slot_bytes, chunk_bytes, pair_depth, lanes, settings_len] = words.map(index);
+    let geometry = Geometry { ranks, slot_bytes, chunk_bytes, pair_depth };
+    if count(magic) != MAGIC || ranks != key.ranks().len() || settings_len > MAX_SETTINGS_BYTES {
+        return Err(foreign(key, format!("memory of another kind ({geometry:?})")));
+    }
+    let layout = Layout::new(geometry, lanes)?;
+    if layout.total() != len || total != len {
+        return Err(foreign(key, format!("{len} bytes instead of {} for {geometry:?}", layout.total())));
+    }
+    Ok((layout, settings_len))
+}
+
+/// Gives the reason of the member of index `rank` for ending the epoch; the first one stays.
+fn speak(segment: &Segment, layout: &Layout, rank: usize, cause: &Cause) {
+    // The cause is complete before the flag names its author: a rank that dies in between has said nothing.
+    store_bytes(segment.at::<[AtomicU64; CAUSE_WORDS]>(layout.cause(rank)), &cause.encode());
+    let flag = segment.at::<AtomicU64>(layout.abort());
+    let _ = flag.compare_exchange(0, count(rank) + 1, Ordering::AcqRel, Ordering::Acquire);
 }
 
 /// Whether entry `at` is published and not yet overwritten in a list of which `published` entries are.

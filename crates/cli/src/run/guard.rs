@@ -87,18 +87,21 @@ pub(crate) fn watch(args: &Args) -> ExitCode {
     let _ = std::io::stdin().read_to_end(&mut told);
     let groups = groups(&String::from_utf8_lossy(&told));
     let mark = format!("{}={}", launch::JOB_VARIABLE, args.job);
-    let own = i32::try_from(std::process::id()).unwrap_or(0);
+    let numbers = tree::Numbers::here();
+    // Groups are told by this namespace's numbers.
+    let is_in_group = |process: &tree::Process| !numbers.are_foreign() && groups.contains(&process.group);
     let start = Instant::now();
     while start.elapsed() < LIMIT {
         let left: Vec<tree::Process> = tree::all()
             .into_iter()
-            .filter(|process| process.pid != own && (groups.contains(&process.group) || is_marked(process.pid, &mark)))
+            .filter(|process| process.pid != numbers.own())
+            .filter(|process| is_in_group(process) || is_marked(process.pid, &mark))
             .collect();
         if left.is_empty() {
             return ExitCode::SUCCESS;
         }
         for process in left {
-            process.signal(Signal::KILL);
+            process.signal(Signal::KILL, numbers);
         }
         thread::sleep(Duration::from_millis(5));
     }

@@ -71,6 +71,7 @@ pub(super) struct Job {
     signals: launch::Signals,
     server: launch::Server,
     guard: Option<Guard>,
+    numbers: tree::Numbers,
     /// Children of this process that are none of the job.
     strangers: Vec<i32>,
     ranks: Vec<RankProcess>,
@@ -102,6 +103,7 @@ impl Job {
             signals,
             server,
             guard,
+            numbers: tree::Numbers::here(),
             strangers,
             ranks: Vec::with_capacity(args.ranks),
             out,
@@ -182,9 +184,10 @@ impl Job {
 
     /// The processes of the job, as far as /proc shows them.
     fn left_over(&self) -> Vec<tree::Process> {
-        let mut except = self.strangers.clone();
-        except.extend(self.guard.as_ref().map(|guard| guard.pid().as_raw_nonzero().get()));
-        tree::descendants(getpid().as_raw_nonzero().get(), &except)
+        let guard = self.guard.as_ref().map(|guard| guard.pid().as_raw_nonzero().get());
+        let is_none_of_the_job =
+            |pid: i32| self.numbers.here_of(pid).is_some_and(|pid| guard == Some(pid) || self.strangers.contains(&pid));
+        tree::descendants(self.numbers.own(), &is_none_of_the_job)
     }
 
     fn is_over(&self, left: bool, now: Instant) -> bool {
@@ -374,10 +377,10 @@ impl Job {
             self.pass_on(signal, false);
         }
         for process in everything {
-            process.signal(signal);
+            process.signal(signal, self.numbers);
             if signal != Signal::KILL {
                 // Who is stopped cannot see that it is to end.
-                process.signal(Signal::CONT);
+                process.signal(Signal::CONT, self.numbers);
             }
         }
     }
@@ -443,6 +446,9 @@ impl Job {
             let text = format!("foldcast run: process {} could not be ended and is left\n", process.pid);
             self.err.lines().extend_from_slice(text.as_bytes());
         }
+        // The ends of the last connections.
+        self.server.serve();
+        self.outcome.settle(self.server.left());
         let message = self.outcome.message().unwrap_or_default();
         self.err.lines().extend_from_slice(message.as_bytes());
         self.flush_all();

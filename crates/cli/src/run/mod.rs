@@ -50,7 +50,8 @@ that it can read: it gets Ctrl-C from the terminal itself. What is still there 1
 grandchildren included; so is everything on a second Ctrl-C. Nothing that a rank started outlives the run, not even when
 foldcast itself is killed by SIGKILL.
 
-Exit code: 0 if every rank ended with 0, else that of the rank that failed first, or 128+n if signal n killed it. 127 if
+Exit code: 0 if every rank ended with 0, else that of the rank that failed first (whose end began first, if that is known),
+or 128+n if signal n killed it. 127 if
 the program is not found, 126 if it cannot be executed, 125 if foldcast itself fails, 141 if its output is closed.";
 
 /// Run a program as N ranks on this host

@@ -1,5 +1,7 @@
 //! Which rank failed first and how, and what the launcher says and returns for it.
 
+use std::time::{Duration, Instant};
+
 use foldcast::error::signal_name;
 use foldcast::{Ending, Rank};
 
@@ -8,6 +10,9 @@ use super::{LAUNCHER_FAILED, Refusal};
 /// 128 + SIGPIPE: what a shell sees of a program whose reader has gone.
 const OUTPUT_CLOSED: u8 = 141;
 
+/// A process that ends this long after its rank has left the job has left because of what ends it.
+const ENDING_LIMIT: Duration = Duration::from_secs(2);
+
 /// How a job ended, as far as is known.
 #[derive(Debug)]
 pub(super) struct Outcome {
@@ -15,8 +20,10 @@ pub(super) struct Outcome {
     keep_going: bool,
     /// The first signal that was passed on before a rank failed.
     asked: Option<i32>,
-    first: Option<Failure>,
-    failures: usize,
+    /// In the order in which the processes were gone.
+    failures: Vec<Failure>,
+    /// The number of the first one among them.
+    first: usize,
     stopped: Option<Refusal>,
 }
 
@@ -24,8 +31,18 @@ pub(super) struct Outcome {
 struct Failure {
     rank: Rank,
     ending: Ending,
+    at: Instant,
     others_were_running: bool,
     killed_by_launcher: bool,
+}
+
+impl Failure {
+    /// When it began: a process takes its time to end, and others may fail by that and be gone before it is.
+    fn began(&self, left: &[(Rank, Instant)]) -> Instant {
+        let is_own =
+            |(rank, at): &&(Rank, Instant)| *rank == self.rank && *at <= self.at && self.at - *at <= ENDING_LIMIT;
+        left.iter().find(is_own).map_or(self.at, |(_, at)| *at)
+    }
 }
 
 /// Whether this is the end of a rank that did what it should.
@@ -35,19 +52,19 @@ pub(super) fn is_success(ending: Ending) -> bool {
 
 impl Outcome {
     pub(super) fn new(size: usize, keep_going: bool) -> Outcome {
-        Outcome { size, keep_going, asked: None, first: None, failures: 0, stopped: None }
+        Outcome { size, keep_going, asked: None, failures: Vec::new(), first: 0, stopped: None }
     }
 
     /// A signal that asks to end was passed on.
     pub(super) fn asked(&mut self, signal: i32) {
-        if self.first.is_none() {
+        if self.failures.is_empty() {
             self.asked.get_or_insert(signal);
         }
     }
 
     /// The launcher itself cannot go on.
     pub(super) fn stop(&mut self, refusal: Refusal) {
-        if self.first.is_none() {
+        if self.failures.is_empty() {
             self.stopped.get_or_insert(refusal);
         }
     }
@@ -59,15 +76,37 @@ impl Outcome {
 
     /// `rank` has failed while this many others were running.
     pub(super) fn failed(&mut self, rank: Rank, ending: Ending, others: usize, killed_by_launcher: bool) {
-        self.failures += 1;
-        if self.first.is_none() && self.stopped.is_none() {
-            self.first = Some(Failure { rank, ending, others_were_running: others > 0, killed_by_launcher });
+        self.failures.push(Failure {
+            rank,
+            ending,
+            at: Instant::now(),
+            others_were_running: others > 0,
+            killed_by_launcher,
+        });
+    }
+
+    /// Decides which failure was the first, when all have ended; `left` says when ranks left the job.
+    pub(super) fn settle(&mut self, left: &[(Rank, Instant)]) {
+        // Who was killed by a signal has left nothing before; who was ended by the launcher is not the reason.
+        let is_own = |failure: &Failure| matches!(failure.ending, Ending::Exited(_)) && !failure.killed_by_launcher;
+        let Some(first) = self.failures.first().filter(|failure| is_own(failure)) else { return };
+        let (began, mut earliest) = (first.began(left), 0);
+        let mut before = began;
+        for (at, failure) in self.failures.iter().enumerate().filter(|(_, failure)| is_own(failure)) {
+            if failure.began(left) < before {
+                (before, earliest) = (failure.began(left), at);
+            }
         }
+        self.first = earliest;
+    }
+
+    fn first(&self) -> Option<&Failure> {
+        if self.stopped.is_some() { None } else { self.failures.get(self.first) }
     }
 
     /// The exit code.
     pub(super) fn code(&self) -> u8 {
-        match (&self.stopped, &self.first) {
+        match (&self.stopped, self.first()) {
             (Some(refusal), _) => refusal.code,
             (None, None) => 0,
             (None, Some(failure)) => match (failure.ending, self.asked) {
@@ -85,7 +124,7 @@ impl Outcome {
         if let Some(refusal) = &self.stopped {
             return (!refusal.message.is_empty()).then(|| format!("foldcast run: {}\n", refusal.message));
         }
-        let failure = self.first.as_ref()?;
+        let failure = self.first()?;
         let rank = failure.rank;
         let how = match failure.ending {
             Ending::Signalled(signal) => format!("killed by {}", signal_name(signal)),
@@ -108,8 +147,8 @@ impl Outcome {
 
     fn others(&self, failure: &Failure) -> String {
         if self.keep_going && self.size > 1 {
-            format!("; {} of {} ranks failed", self.failures, self.size)
-        } else if failure.others_were_running {
+            format!("; {} of {} ranks failed", self.failures.len(), self.size)
+        } else if failure.others_were_running || self.failures.len() > 1 {
             "; the other ranks were ended".into()
         } else {
             String::new()
@@ -139,6 +178,28 @@ mod tests {
         outcome.output_closed();
         let text = "foldcast run: rank 2 failed first: killed by signal 9 (SIGKILL); the other ranks were ended\n";
         assert_eq!(told(&outcome), (137, text.into()));
+    }
+
+    #[test]
+    fn who_began_to_end_first_failed_first() {
+        let mut outcome = Outcome::new(3, false);
+        let now = Instant::now();
+        for rank in [0, 1, 2] {
+            outcome.failed(Rank(rank), Ending::Exited(4 + i32::try_from(rank).unwrap()), 1, false);
+        }
+        outcome.settle(&[]);
+        assert_eq!(outcome.code(), 4);
+        // Rank 1 had left before rank 0, whose process was gone earlier; rank 2 left long before it failed.
+        let long_ago = now.checked_sub(ENDING_LIMIT * 2).unwrap();
+        outcome.settle(&[(Rank(2), long_ago), (Rank(1), now), (Rank(0), Instant::now())]);
+        let text = "foldcast run: rank 1 failed first: exited with status 5; the other ranks were ended\n";
+        assert_eq!(told(&outcome), (5, text.into()));
+
+        let mut killed = Outcome::new(2, false);
+        killed.failed(Rank(0), Ending::Signalled(9), 1, false);
+        killed.failed(Rank(1), Ending::Exited(1), 0, false);
+        killed.settle(&[(Rank(1), now)]);
+        assert_eq!(killed.code(), 137);
     }
 
     #[test]

@@ -25,8 +25,9 @@ pub(super) fn start(args: &Args) -> Result<Job, Refusal> {
     set_child_subreaper(Some(getpid())).map_err(|errno| refused("could not adopt orphans", errno.into()))?;
     let server = launch::Server::listen(args.ranks).map_err(|error| Refusal::new(error.to_string()))?;
     // A shell that became this process by exec may have left children that are none of the job.
-    let own = getpid().as_raw_nonzero().get();
-    let strangers = tree::all().iter().filter(|process| process.parent == own).map(|process| process.pid).collect();
+    let numbers = tree::Numbers::here();
+    let children = tree::all().into_iter().filter(|process| process.parent == numbers.own());
+    let strangers = children.filter_map(|process| numbers.here_of(process.pid)).collect();
     let guard = Guard::start(server.job())
         .inspect_err(|error| {
             say(&format!(

@@ -55,6 +55,7 @@ fn what_the_others_write_while_they_are_ended_comes_before_the_last_word() {
     assert!(run.last_error().contains("rank 0 failed first: exited with status 5"), "{}", run.err);
 }
 
+/// pytorch 76287: an error of one rank ends the job, and is told last.
 #[test]
 fn ranks_that_ignore_sigterm_are_killed_when_another_fails() {
     let script = "trap '' TERM; echo ready; if [ $RANK = 1 ]; then sleep 0.3; exit 4; fi
@@ -67,6 +68,7 @@ fn ranks_that_ignore_sigterm_are_killed_when_another_fails() {
     assert_eq!((run.code(), run.left.as_slice()), (4, &[][..]));
 }
 
+/// mpich 1540: zombies.
 #[test]
 fn a_rank_that_ends_early_with_0_is_no_failure_and_no_zombie() {
     let script = "if [ $RANK = 1 ]; then exit 0; fi; echo ready; read line; sleep 0.5; echo done";
@@ -88,6 +90,25 @@ fn with_keep_going_the_others_finish() {
     assert_eq!(run.code(), 7);
     assert_eq!(run.out.lines().filter(|line| line.ends_with("finished")).count(), 2);
     assert_eq!(run.last_error(), "foldcast run: rank 1 failed first: exited with status 7; 2 of 3 ranks failed");
+}
+
+/// Zombies are whatever the launcher has adopted and not reaped: orphans of a rank that end while it runs.
+#[test]
+fn mpich_1540_adopted_orphans_are_no_zombies() {
+    let script = "(sh -c 'exit 0' &) ; (setsid sh -c 'kill -9 $$' &) ; echo ready; exec sleep 1000";
+    let run = Launch::shell(4, &[], script).start();
+    run.await_lines(4, "ready");
+    eventually("no zombie", || children_in_state(run.pid(), 'Z').is_empty().then_some(()));
+    run.signal(Signal::TERM);
+    assert_eq!(run.finish().code(), 143);
+}
+
+#[test]
+fn of_sixty_four_ranks_one_fails() {
+    let script = "if [ $RANK = 41 ]; then sleep 0.5; echo why >&2; exit 3; fi; exec sleep 1000";
+    let run = Launch::shell(64, &[], script).finish();
+    assert_eq!((run.code(), run.left.as_slice()), (3, &[][..]));
+    assert!(run.last_error().starts_with("foldcast run: rank 41 failed first: exited with status 3"), "{}", run.err);
 }
 
 const WITH_GRANDCHILDREN: &str = "sleep 1000 & setsid sleep 1000 & (trap '' TERM; setsid sh -c 'sleep 1000; :') &
@@ -113,6 +134,7 @@ fn grandchildren_that_end_by_themselves_are_not_disturbed() {
     }
 }
 
+/// pytorch 49305: the main process is killed, and its children run on.
 #[test]
 fn nothing_is_left_when_the_launcher_is_killed() {
     for script in ["echo ready; exec sleep 1000", &format!("{WITH_GRANDCHILDREN} exec sleep 1000")] {

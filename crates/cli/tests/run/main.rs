@@ -7,6 +7,7 @@
 
 mod basics;
 mod endings;
+mod namespaces;
 mod output;
 mod signals;
 mod support;

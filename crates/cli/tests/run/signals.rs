@@ -64,6 +64,19 @@ fn grandchildren_get_the_signal_too() {
 
 const STUBBORN: &str = "trap '' INT TERM HUP; echo ready; sleep 1000 & while :; do wait; done";
 
+/// prrte 943 and pytorch 36136: SIGINT to the launcher alone.
+#[test]
+fn prrte_943_sigint_ends_also_the_rank_that_ignores_it() {
+    let script = "if [ $RANK = 2 ]; then trap '' INT TERM; fi; sleep 1000 & echo ready; while :; do wait; done";
+    let run = Launch::shell(4, &[], script).start();
+    run.await_lines(4, "ready");
+    let start = Instant::now();
+    run.signal(Signal::INT);
+    let run = run.finish();
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    assert_eq!((run.code(), run.left.as_slice()), (130, &[][..]), "{}", run.err);
+}
+
 #[test]
 fn a_second_sigint_kills_ranks_that_ignore_the_first() {
     let run = start(STUBBORN);
@@ -137,6 +150,20 @@ fn signals_in_every_phase_end_the_run() {
         let code = std::os::unix::process::ExitStatusExt::signal(&status).map(|signal| 128 + signal).or(status.code());
         assert_eq!(code, Some(143), "after {delay_us} us");
         run.await_nothing_left();
+    }
+}
+
+/// The ranks have ended, and what they left behind does not want to.
+#[test]
+fn signals_while_a_run_is_ending_end_it() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let run =
+            start("trap '' INT TERM; setsid sh -c 'trap \"\" TERM; sleep 1000; :' & echo ready; sleep 0.3; exit 3");
+        std::thread::sleep(Duration::from_millis(600));
+        run.signal(signal);
+        run.signal(signal);
+        let run = run.finish();
+        assert_eq!((run.code(), run.left.as_slice()), (3, &[][..]), "{}", run.err);
     }
 }
 

@@ -8,6 +8,8 @@ use std::process::{Child, Command};
 
 use rustix::process::Signal;
 
+use crate::signals::SignalSet;
+
 /// Signals that arrive at a descriptor instead of interrupting the process.
 ///
 /// For the one thread of a launcher: blocked signals are a property of a thread.
@@ -49,7 +51,7 @@ impl Signals {
         }
         let mask_before = set.block()?;
         // SAFETY: `set` is an initialised set; -1 asks for a new descriptor.
-        let descriptor = unsafe { libc::signalfd(-1, &raw const set.0, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        let descriptor = unsafe { libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
         if descriptor < 0 {
             let error = io::Error::last_os_error();
             mask_before.install()?;
@@ -130,51 +132,4 @@ fn is_ignored(signal: i32) -> io::Result<bool> {
 fn restore_default(signal: i32) {
     // SAFETY: SIG_DFL runs no code of ours.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
-}
-
-/// A set of signals.
-#[derive(Clone, Copy)]
-struct SignalSet(libc::sigset_t);
-
-impl std::fmt::Debug for SignalSet {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("SignalSet")
-    }
-}
-
-impl SignalSet {
-    fn empty() -> SignalSet {
-        let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
-        // SAFETY: `set` has room for a set.
-        unsafe { libc::sigemptyset(set.as_mut_ptr()) };
-        // SAFETY: sigemptyset has initialised it; it fails only for null.
-        SignalSet(unsafe { set.assume_init() })
-    }
-
-    fn add(&mut self, signal: i32) -> io::Result<()> {
-        // SAFETY: the set is initialised.
-        match unsafe { libc::sigaddset(&raw mut self.0, signal) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
-
-    /// Blocks these signals in the calling thread; returns the mask from before.
-    fn block(&self) -> io::Result<SignalSet> {
-        let mut before = SignalSet::empty();
-        // SAFETY: both sets are initialised and live through the call.
-        match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const self.0, &raw mut before.0) } {
-            0 => Ok(before),
-            errno => Err(io::Error::from_raw_os_error(errno)),
-        }
-    }
-
-    /// Makes this the calling thread's mask.
-    fn install(&self) -> io::Result<()> {
-        // SAFETY: the set is initialised; the old mask is not asked for.
-        match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) } {
-            0 => Ok(()),
-            errno => Err(io::Error::from_raw_os_error(errno)),
-        }
-    }
 }
