@@ -1,7 +1,7 @@
 //! Looking at the jobs of this user on this host from outside, without being part of them.
 //!
 //! Every process of a job listens, from before it meets the others to its end, at an abstract address that says whose it is
-//! ([`RankName`]): so the kernel's list of sockets says who has come, also while nobody can answer. Who has met answers by its
+//! (`RankName`): so the kernel's list of sockets says who has come, also while nobody can answer. Who has met answers by its
 //! monitor, whatever its other threads do, with the descriptor of the world's memory, in which all ranks' boxes lie; one rank that
 //! answers is enough. If none does, all being stopped, the memory is taken from one of them by the kernel's word.
 //!

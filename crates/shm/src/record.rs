@@ -85,7 +85,7 @@ pub struct Words {
     pub key: u64,
     /// Which group it belongs to.
     pub group: u64,
-    /// When it was handed over; 0 if it began at once. Times are [ticks](crate::ticks).
+    /// When it was handed over; 0 if it began at once. Times are ticks.
     pub submitted: u64,
     /// When it was entered; 0 if it was not yet.
     pub begun: u64,
