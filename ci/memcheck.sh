@@ -27,7 +27,7 @@ mkdir -p "$logs"
 # The ranks' interpreter is valgrind's: the tests start what FOLDCAST_TEST_PYTHON says in the place of Python.
 cat >"$logs/python" <<END
 #!/bin/sh
-exec valgrind --quiet --tool=memcheck --error-exitcode=99 --leak-check=no --undef-value-errors=yes --num-callers=30 \\
+exec valgrind --quiet --tool=memcheck --leak-check=no --undef-value-errors=yes --num-callers=30 \\
     --suppressions=$PWD/ci/memcheck.supp --log-file=$logs/%p.log $PWD/.venv/bin/python "\$@"
 END
 chmod +x "$logs/python"
@@ -35,10 +35,11 @@ tests=("$@")
 [ ${#tests[@]} -gt 0 ] || tests=(tests/python/test_numpy_{arrays,bits,fused,mismatch,moves,results}.py)
 PYTHONMALLOC=malloc FOLDCAST_TEST_PYTHON=$logs/python FOLDCAST_TEST_PATIENCE=20 FOLDCAST_TIMEOUT=600 FOLDCAST_INIT_TIMEOUT=600 \
     .venv/bin/python -m pytest -q -p no:cacheprovider "${tests[@]}" || failed=1
-found=$(cat "$logs"/*.log | grep -c '^==' || true)
-if [ "${failed:-0}" = 1 ] || [ "$found" -gt 0 ]; then
-    head -n 200 "$logs"/*.log >&2
-    echo "memcheck: FAILED: $found lines in build/memcheck" >&2
+# What the interpreter and others do with their own memory is not judged: an error counts if Foldcast is in its stack.
+found=$(cat "$logs"/*.log | sed -E 's/^==[0-9]+== ?//' | awk 'BEGIN { RS = ""; ORS = "\n\n" } /foldcast/')
+if [ "${failed:-0}" = 1 ] || [ -n "$found" ]; then
+    head -n 200 <<<"$found" >&2
+    echo "memcheck: FAILED (see above, and build/memcheck)" >&2
     exit 1
 fi
-echo "memcheck: $(ls "$logs"/*.log | wc -l) processes: nothing found"
+echo "memcheck: $(find "$logs" -name '*.log' | wc -l) processes: nothing found in Foldcast"
