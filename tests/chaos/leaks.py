@@ -107,8 +107,9 @@ class Job:
             children = [int(pid) for pid in pathlib.Path(path).read_text().split()]
         except OSError:
             return []
-        # What has not become another program yet may be the guard, without which a job goes on.
-        return [pid for pid in children if not {b"guard", b"run"} & set(_cmdline(pid).split(b"\0"))]
+        # What has not become another program yet, or is just about to, may be the guard, without which a job goes on.
+        commands = [(pid, _cmdline(pid)) for pid in children]
+        return [pid for pid, command in commands if command and not {b"guard", b"run"} & set(command.split(b"\0"))]
 
     def kill(self):
         time.sleep(self.delay)
