@@ -60,6 +60,8 @@ pub struct Prepared {
     work: Work,
     /// The bytes that this lane of the call has: all, unless it is cut.
     pub(crate) span: Span,
+    /// Whether its results leave the caches before anyone reads them.
+    pub(crate) leaves_caches: bool,
     /// The lanes beside this one, if the call is cut and this is its first.
     pub(crate) others: Vec<Arc<Prepared>>,
     /// How many lanes a group must have for a large call to be cut as this one is.
@@ -93,18 +95,6 @@ impl Prepared {
     #[inline]
     pub(crate) fn whole(&self) -> usize {
         self.work.bytes
-    }
-
-    /// Ranks of the group.
-    #[inline]
-    pub(crate) fn ranks(&self) -> usize {
-        self.terms.geometry.ranks
-    }
-
-    /// Bytes that are written together, before anyone reads them: those of the list, if the call is part of one.
-    #[inline]
-    pub(crate) fn written_together(&self) -> usize {
-        self.work.bytes.max(self.work.list_bytes)
     }
 }
 
@@ -452,8 +442,22 @@ impl Preparer {
         let hash = fingerprint.hash();
         let fold = Fold::new(dtype, reduction);
         let (terms, work, others, lanes) = (Arc::clone(&self.terms), work.clone(), Vec::new(), self.lanes);
-        let summary = work.summary();
-        Prepared { terms, staged, ways, fold, fingerprint, hash, summary, input_at, work, span, others, lanes }
+        let (summary, leaves_caches) = (work.summary(), work.leaves_caches(ranks));
+        Prepared {
+            terms,
+            staged,
+            ways,
+            fold,
+            fingerprint,
+            hash,
+            summary,
+            input_at,
+            work,
+            span,
+            leaves_caches,
+            others,
+            lanes,
+        }
     }
 }
 

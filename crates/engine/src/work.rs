@@ -20,6 +20,14 @@ pub struct Work {
     pub(crate) list_bytes: usize,
 }
 
+/// Results of more bytes than this leave the caches anyway: out of place, they are stored past them. With more than two ranks that
+/// is so if all their results together have so many bytes, since more ranks share the last-level cache.
+/// (Where a non-temporal store begins to pay, alone and with a reader behind it, is a property of that cache.)
+const STREAMING_BYTES: usize = 24 << 20;
+
+/// Of a list that is so large, smaller buffers are not: their edges would cost more than is gained.
+const LEAST_STREAMING_BYTES: usize = 64 << 10;
+
 impl Work {
     /// An allreduce of this many bytes.
     #[must_use]
@@ -125,5 +133,11 @@ impl Work {
             (_, Buffers::Separate { input, output }) => output.copy_from_slice(input),
             (_, Buffers::InPlace(_)) => {}
         }
+    }
+
+    /// Whether the results, of a group of so many ranks, leave the caches before anyone reads them.
+    pub(crate) fn leaves_caches(&self, ranks: usize) -> bool {
+        let sharers = if ranks > 2 { ranks } else { 1 };
+        self.bytes.max(self.list_bytes) > STREAMING_BYTES / sharers && self.bytes >= LEAST_STREAMING_BYTES
     }
 }

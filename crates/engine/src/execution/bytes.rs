@@ -9,14 +9,6 @@ use super::{ChannelState, Execution};
 use crate::call::{Call, Prepared};
 use crate::{Ground, SharedWindows};
 
-/// Out of place, results of more bytes than this leave the cache anyway: they are stored past it. With more than two ranks that
-/// is so if all their results together have so many bytes, since more ranks share the last-level cache.
-/// (Where a non-temporal store begins to pay, alone and with a reader behind it, is a property of that cache.)
-const STREAMING_BYTES: usize = 24 << 20;
-
-/// Of a list that is so large, smaller buffers are not: their edges would cost more than is gained.
-const LEAST_STREAMING_BYTES: usize = 64 << 10;
-
 impl Execution {
     /// A step that moves or folds bytes, and never waits.
     #[inline]
@@ -65,11 +57,9 @@ impl Execution {
         kernels::copy_out_with(buffers.output(span.clone()), place, hints);
     }
 
+    #[inline]
     pub(super) fn streams(prepared: &Prepared, buffers: &Buffers<'_>) -> bool {
-        let sharers = if prepared.ranks() > 2 { prepared.ranks() } else { 1 };
-        !buffers.is_in_place()
-            && prepared.written_together() > STREAMING_BYTES / sharers
-            && prepared.whole() >= LEAST_STREAMING_BYTES
+        prepared.leaves_caches && !buffers.is_in_place()
     }
 
     /// The turn in which this call's slot with so long a payload is written.
@@ -105,8 +95,7 @@ impl Execution {
         let (windows, own, ranks) = (ground.windows, ground.windows.rank(), ground.windows.geometry().ranks);
         let len = span.len();
         let also = also.map(|place| self.place(ground, state, place, len));
-        let source = |index: usize| match sources {
-            _ if index == own => Source::Own,
+        let other = |index: usize| match sources {
             Sources::Pairs { round } => {
                 Source::Shared(windows.pair(state.channel, index, own, state.uses + round, len))
             }
@@ -127,8 +116,13 @@ impl Execution {
         let fold = call.prepared.fold;
         match (sources, ranks) {
             (Sources::Own, _) => fold.fold(buffers, span.clone(), &[Source::Own], also, hints),
-            (_, 2) => fold.fold(buffers, span.clone(), &[source(0), source(1)], also, hints),
+            (_, 2) => {
+                let other = other(1 - own);
+                let sources = if own == 0 { [Source::Own, other] } else { [other, Source::Own] };
+                fold.fold(buffers, span.clone(), &sources, also, hints);
+            }
             _ => {
+                let source = |index| if index == own { Source::Own } else { other(index) };
                 let sources: Vec<_> = (0..ranks).map(source).collect();
                 fold.fold(buffers, span.clone(), &sources, also, hints);
             }
