@@ -40,14 +40,15 @@ pub(crate) struct Late {
 
 impl Late {
     /// Notes when the members came to a call, the `call`-th of its lane: `arrivals` by their index, as far as they are known. If
-    /// one has been late to most of the last calls, and nothing was said of that for a while, says so.
+    /// one has been late to most of the last calls, and nothing was said of that for a while, says so; unless it is this rank,
+    /// of which the others say it.
     pub(crate) fn note(&mut self, view: &View, call: u64, arrivals: &[Option<Duration>], now: Duration) {
         while self.samples.front().is_some_and(|sample| sample.call + WINDOW <= call) {
             self.samples.pop_front();
         }
         let Some((member, by)) = last(arrivals).filter(|(_, by)| *by >= LONG) else { return };
         self.samples.push_back(Sample { call, member, by });
-        if call < WINDOW || now < self.next {
+        if call < WINDOW || now < self.next || view.world(member) == view.rank {
             return;
         }
         let Some(by) = self.median(member) else { return };
@@ -122,6 +123,14 @@ mod tests {
         // Nothing is late any more: the window empties.
         late.note(&view, 200, &at(&[10, 10, 10, 10]), ms(200));
         assert!(late.samples.is_empty());
+    }
+
+    #[test]
+    fn nobody_names_himself() {
+        let view = View { rank: Rank(1), ranks: (0..2).map(Rank).collect(), group: GroupName::world() };
+        let mut late = Late::default();
+        (1..=100).for_each(|call| late.note(&view, call, &at(&[10, 15]), ms(call)));
+        assert_eq!((late.median(1), late.pause), (Some(ms(5)), None));
     }
 
     #[test]

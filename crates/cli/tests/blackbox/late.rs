@@ -48,16 +48,24 @@ fn a_rank_that_submits_late_is_named_too() {
     seen(&job);
 }
 
-/// All calls end at the same time on all ranks: only the arrivals say who it was.
+/// All calls end at the same time on all ranks: only the arrivals say who it was. (Another rank may be late to the last call too,
+/// if the machine has more to do than this: then again.)
 #[test]
 fn traceml_252_arrivals_are_noted_and_not_ends() {
     let mut job = Job::met(4, &[]);
-    steps(&mut job, "steps");
-    let status = job.try_status().unwrap();
-    let time = |rank: usize, key: &str| status["ranks"][rank]["last"][key].as_u64();
-    let begun: Vec<u64> = (0..4).map(|rank| time(rank, "begun_ns").unwrap()).collect();
-    // The last one came to the last call 5 ms or so after the others.
-    assert!((0..3).all(|rank| begun[3] >= begun[rank] + 3_000_000), "{begun:?}");
-    let ended: Vec<u64> = (0..3).map(|rank| time(rank, "ended_ns").unwrap()).collect();
-    assert!(ended.iter().all(|ended| *ended >= begun[3]), "{ended:?} {begun:?}");
+    let mut seen = Vec::new();
+    for _ in 0..20 {
+        steps(&mut job, "steps");
+        let status = job.try_status().unwrap();
+        let time = |rank: usize, key: &str| status["ranks"][rank]["last"][key].as_u64();
+        let begun: Vec<u64> = (0..4).map(|rank| time(rank, "begun_ns").unwrap()).collect();
+        let ended: Vec<u64> = (0..3).map(|rank| time(rank, "ended_ns").unwrap()).collect();
+        assert!(ended.iter().all(|ended| *ended >= begun[3]), "{ended:?} {begun:?}");
+        // The last one came to the last call 5 ms or so after the others.
+        if (0..3).all(|rank| begun[3] >= begun[rank] + 3_000_000) {
+            return;
+        }
+        seen.push(begun);
+    }
+    panic!("rank 3 was never the last by 3 ms: {seen:?}");
 }
