@@ -14,6 +14,8 @@ use types::digest;
 use crate::harness::{Launcher, Rank, Start, new_key, world};
 use crate::meetings::{await_connections, hub_address, hub_name};
 
+/// Of the protocol.
+const VERSION: u32 = 2;
 const HELLO: u32 = 1;
 const ACCEPTED: u32 = 2;
 const WELCOME: u32 = 3;
@@ -40,7 +42,7 @@ fn connect(address: &SocketAddrUnix) -> OwnedFd {
 }
 
 fn packet(kind: u32, words: &[u32]) -> Vec<u8> {
-    let words = [1, kind].into_iter().chain(words.iter().copied()).flat_map(u32::to_le_bytes);
+    let words = [VERSION, kind].into_iter().chain(words.iter().copied()).flat_map(u32::to_le_bytes);
     b"FCST".iter().copied().chain(words).collect()
 }
 
@@ -197,7 +199,7 @@ fn a_hub_that_answers_nonsense_is_an_error_that_names_it() {
     let accepted = || (packet(ACCEPTED, &[PIPE]), Some(life.try_clone().unwrap()));
     type Answers = Vec<(Vec<u8>, Option<OwnedFd>)>;
     let cases: [(Answers, &str); 9] = [
-        (vec![(b"GET / HTTP/1.1".to_vec(), None)], "version: expected protocol 1, as rank 0"),
+        (vec![(b"GET / HTTP/1.1".to_vec(), None)], "version: expected protocol 2, as rank 0"),
         (vec![(packet(ASK, &[0, 0, 0, 0, 1]), None)], "got a packet of another kind"),
         (vec![accepted(), (packet(WELCOME, &[2])[..14].to_vec(), None)], "got a packet of another kind"),
         (vec![accepted(), (packet(WELCOME, &[3]), Some(memory()))], "got a packet of another kind"),
