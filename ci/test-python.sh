@@ -2,4 +2,6 @@
 # The Python tests; arguments go to pytest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-.venv/bin/python -m pytest tests/python conformance/python "$@"
+# Apart, because each has a conftest of its own.
+.venv/bin/python -m pytest tests/python "$@"
+.venv/bin/python -m pytest conformance/python "$@" || [ $? -eq 5 ] # none of these were asked for

@@ -18,6 +18,7 @@ pub mod record;
 // Only the modules above are checked by loom, whose atomics cannot lie in shared memory.
 #[cfg(not(loom))]
 mod arena;
+#[cfg(not(loom))]
 pub mod blackbox;
 #[cfg(not(loom))]
 pub mod crew;
@@ -58,6 +59,7 @@ pub mod world;
 
 #[cfg(not(loom))]
 pub use arena::Piece;
+#[cfg(not(loom))]
 pub use blackbox::{Journal, Outcome};
 #[cfg(not(loom))]
 pub use crew::Crew;
