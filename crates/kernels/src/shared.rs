@@ -99,12 +99,6 @@ impl<'a> ForeignBytes<'a> {
         ForeignBytes { ptr, len, memory: PhantomData }
     }
 
-    /// Memory shared between the threads of this process: for tests and simulated worlds.
-    #[must_use]
-    pub fn from_atomics(bytes: &'a [AtomicU8]) -> ForeignBytes<'a> {
-        ForeignBytes { ptr: bytes.as_ptr().cast(), len: bytes.len(), memory: PhantomData }
-    }
-
     /// Length in bytes.
     #[must_use]
     pub const fn len(&self) -> usize {

@@ -67,6 +67,20 @@ enum Number {
     Double(f64),
 }
 
+/// Two floats combined, of either width. Of two zeros -0 is the smaller, and NaN with anything is NaN.
+macro_rules! float {
+    ($reduction:expr, $a:expr, $b:expr, $nan:expr) => {
+        match $reduction {
+            Reduction::Sum => $a + $b,
+            Reduction::Prod => $a * $b,
+            Reduction::Max | Reduction::Min if $a.is_nan() || $b.is_nan() => $nan,
+            Reduction::Max if $a.total_cmp(&$b) == Ordering::Less => $b,
+            Reduction::Min if $a.total_cmp(&$b) != Ordering::Less => $b,
+            Reduction::Max | Reduction::Min => $a,
+        }
+    };
+}
+
 impl Number {
     fn of(dtype: DataType, bytes: &[u8]) -> Number {
         let mut word = [0; 8];
@@ -101,44 +115,8 @@ impl Number {
                 Reduction::Max => a.max(b),
                 Reduction::Min => a.min(b),
             }),
-            (Number::Single(a), Number::Single(b)) => Number::Single(match reduction {
-                Reduction::Sum => a + b,
-                Reduction::Prod => a * b,
-                Reduction::Max | Reduction::Min if a.is_nan() || b.is_nan() => f32::NAN,
-                Reduction::Max => {
-                    if a.total_cmp(&b) == Ordering::Less {
-                        b
-                    } else {
-                        a
-                    }
-                }
-                Reduction::Min => {
-                    if a.total_cmp(&b) == Ordering::Less {
-                        a
-                    } else {
-                        b
-                    }
-                }
-            }),
-            (Number::Double(a), Number::Double(b)) => Number::Double(match reduction {
-                Reduction::Sum => a + b,
-                Reduction::Prod => a * b,
-                Reduction::Max | Reduction::Min if a.is_nan() || b.is_nan() => f64::NAN,
-                Reduction::Max => {
-                    if a.total_cmp(&b) == Ordering::Less {
-                        b
-                    } else {
-                        a
-                    }
-                }
-                Reduction::Min => {
-                    if a.total_cmp(&b) == Ordering::Less {
-                        a
-                    } else {
-                        b
-                    }
-                }
-            }),
+            (Number::Single(a), Number::Single(b)) => Number::Single(float!(reduction, a, b, f32::NAN)),
+            (Number::Double(a), Number::Double(b)) => Number::Double(float!(reduction, a, b, f64::NAN)),
             _ => unreachable!("elements of one type"),
         }
     }
