@@ -448,27 +448,38 @@ impl Execution {
         Poll::Ready(Err(self.verdict.take().map_or(error, |mismatch| *mismatch)))
     }
 
+    /// Whether what the call waits for now must come from this member.
+    pub fn awaits<W: SharedWindows, P: Peers>(
+        &self,
+        ground: Ground<'_, W, P>,
+        state: &ChannelState,
+        call: &Call,
+        other: usize,
+    ) -> bool {
+        let (windows, channel) = (ground.windows, state.channel);
+        if self.verdict.is_some() {
+            return windows.counter(channel, other, Counter::Verdict) < self.sequence;
+        }
+        match call.prepared.course(self.way).plan.steps.get(self.next_step) {
+            Some(Step::Await { counter, round }) => windows.counter(channel, other, *counter) < state.uses + round + 1,
+            Some(Step::Meet) => windows.header(channel, other, self.sequence).is_none(),
+            _ => false,
+        }
+    }
+
     /// Whom the call waits for.
     fn waits<W: SharedWindows, P: Peers>(&self, ground: Ground<'_, W, P>, state: &ChannelState, call: &Call) -> Waits {
         let (windows, channel) = (ground.windows, state.channel);
-        let below = |other: usize, counter: Counter, due: u64| windows.counter(channel, other, counter) < due;
         let others = |wanted: &dyn Fn(usize) -> bool| ground.others().filter(|other| wanted(*other)).collect();
+        let missing: Vec<_> = others(&|other| self.awaits(ground, state, call, other));
         if self.verdict.is_some() {
-            let missing: Vec<_> = others(&|other| below(other, Counter::Verdict, self.sequence));
             return Waits { channel, needed: missing.clone(), missing };
         }
-        let course = call.prepared.course(self.way);
-        let headerless = |other: usize| windows.header(channel, other, self.sequence).is_none();
         let meeting = self.unseen < windows.geometry().ranks;
         let unfinished = |other: usize| {
-            let mut awaits = course.last_awaits.iter();
-            (meeting && headerless(other))
-                || awaits.any(|(counter, round)| below(other, *counter, state.uses + round + 1))
-        };
-        let missing = match course.plan.steps.get(self.next_step) {
-            Some(Step::Await { counter, round }) => others(&|other| below(other, *counter, state.uses + round + 1)),
-            Some(Step::Meet) => others(&headerless),
-            _ => Vec::new(),
+            let mut awaits = call.prepared.course(self.way).last_awaits.iter();
+            (meeting && windows.header(channel, other, self.sequence).is_none())
+                || awaits.any(|(counter, round)| windows.counter(channel, other, *counter) < state.uses + round + 1)
         };
         Waits { channel, missing, needed: others(&unfinished) }
     }

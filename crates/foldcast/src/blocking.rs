@@ -120,7 +120,11 @@ impl GroupShared {
         let ground = self.ground(joined);
         let mut patience = Patience::new(&self.world, &self.view.ranks, options.interrupt);
         loop {
-            let pause = patience.pause(&|| execution.can_go_on(ground, &lane.state, call));
+            let (awaits, recheck) = (
+                |other| execution.awaits(ground, &lane.state, call, other),
+                || execution.can_go_on(ground, &lane.state, call),
+            );
+            let pause = patience.pause_for(&awaits, &recheck);
             let look = pause != Pause::Spun;
             match execution.poll(ground, &mut lane.state, call, buffers, look) {
                 Poll::Ready(result) => return result,

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
-use shm::{Waiter, Woken};
+use shm::{Awaits, Waiter, Woken};
 use types::Rank;
 
 use crate::world::World;
@@ -48,13 +48,18 @@ impl<'a> Patience<'a> {
 
     /// Lets a moment pass; `recheck` says whether there is something to do after all.
     pub(crate) fn pause(&mut self, recheck: &dyn Fn() -> bool) -> Pause {
+        self.pause_for(&|_| true, recheck)
+    }
+
+    /// The same where it is known from which of the ranks, by place in the list, something is awaited.
+    pub(crate) fn pause_for(&mut self, awaits: Awaits<'_>, recheck: &dyn Fn() -> bool) -> Pause {
         let Some(waiter) = &mut self.waiter else {
             std::thread::yield_now();
             return Pause::Look;
         };
         // Whatever made the recheck say that there is something to do, only a look at everything is sure to find it.
         let rechecked = Cell::new(false);
-        let woken = waiter.pause(Some(LOOK_EVERY), &|| {
+        let woken = waiter.pause_for(Some(LOOK_EVERY), awaits, &|| {
             rechecked.set(true);
             recheck()
         });

@@ -76,7 +76,7 @@ pub use monitor::Monitor;
 #[cfg(not(loom))]
 pub use signals::{Mask, Shield};
 #[cfg(not(loom))]
-pub use wait::{Waiter, Woken};
+pub use wait::{Awaits, Waiter, Woken};
 #[cfg(not(loom))]
 pub use windows::GroupWindows;
 #[cfg(not(loom))]

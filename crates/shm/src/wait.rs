@@ -3,7 +3,8 @@
 //! Spinning gives the lowest latency, and burns a core; yielding lets a peer run that shares the core; sleeping costs
 //! a system call on both sides and some ten microseconds, and burns nothing. A waiter therefore goes from one to the
 //! next, and skips the spinning when a peer that it waits for last ran on this very processor: that peer cannot do
-//! anything while we spin.
+//! anything while we spin. It goes on spinning when only peers are there that have done their part: to let these run would
+//! cost two switches for nothing. Where a wait has met peers on its processor, the next one looks for them at once.
 
 use core::hint::spin_loop;
 use core::time::Duration;
@@ -28,6 +29,9 @@ enum Stage {
     Yield,
     Sleep,
 }
+
+/// Asked whether something is still awaited from the peer with this place in the list of peers.
+pub type Awaits<'a> = &'a dyn Fn(usize) -> bool;
 
 /// One wait of one thread. Make it when the first look was in vain; drop it when what was awaited is there.
 #[derive(Debug)]
@@ -55,24 +59,33 @@ impl<'a> Waiter<'a> {
     /// what is awaited is there, or can no longer come). Whoever provides what is awaited must ring this process's door.
     #[inline]
     pub fn pause(&mut self, limit: Option<Duration>, recheck: &dyn Fn() -> bool) -> Woken {
-        if self.pauses < FIRST_PAUSES {
+        self.pause_for(limit, &|_| true, recheck)
+    }
+
+    /// The same for a caller that knows from whom something is still awaited.
+    #[inline]
+    pub fn pause_for(&mut self, limit: Option<Duration>, awaits: Awaits<'_>, recheck: &dyn Fn() -> bool) -> Woken {
+        if self.pauses < FIRST_PAUSES && (self.stage == Stage::Sleep || !self.world.is_crowded()) {
             self.pauses += 1;
             spin_loop();
             return Woken::Spun;
         }
-        self.pause_longer(limit, recheck)
+        self.pause_longer(limit, awaits, recheck)
     }
 
     #[cold]
-    fn pause_longer(&mut self, limit: Option<Duration>, recheck: &dyn Fn() -> bool) -> Woken {
+    fn pause_longer(&mut self, limit: Option<Duration>, awaits: Awaits<'_>, recheck: &dyn Fn() -> bool) -> Woken {
         match self.stage {
-            Stage::Spin => self.spin(),
-            Stage::Yield => {
-                self.yields += 1;
-                if self.yields >= YIELDS {
-                    self.stage = Stage::Sleep;
+            Stage::Spin => {
+                if self.spin(awaits) {
+                    spin_loop();
+                } else {
+                    self.give_way();
                 }
-                rustix::thread::sched_yield();
+                Woken::Spun
+            }
+            Stage::Yield => {
+                self.give_way();
                 Woken::Spun
             }
             Stage::Sleep => {
@@ -85,22 +98,30 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    fn spin(&mut self) -> Woken {
+    fn give_way(&mut self) {
+        self.yields += 1;
+        if self.yields >= YIELDS {
+            self.stage = Stage::Sleep;
+        }
+        rustix::thread::sched_yield();
+    }
+
+    /// Whether to spin on.
+    fn spin(&mut self, awaits: Awaits<'_>) -> bool {
         self.pauses += 1;
+        let on_time = self.pauses.is_multiple_of(CLOCK_EVERY);
         match self.spinning_since {
             None => {
                 self.spinning_since = Some(Instant::now());
                 self.world.note_cpu();
-                if self.world.shares_cpu(self.peers) {
-                    self.stage = Stage::Yield;
-                }
             }
-            Some(since) if self.pauses.is_multiple_of(CLOCK_EVERY) && since.elapsed() >= SPIN => {
-                self.stage = Stage::Yield
+            Some(since) if on_time && since.elapsed() >= SPIN => {
+                self.stage = Stage::Yield;
+                return false;
             }
+            Some(_) if !on_time && !self.world.is_crowded() => return true,
             Some(_) => {}
         }
-        spin_loop();
-        Woken::Spun
+        !self.world.is_awaited_here(self.peers, awaits)
     }
 }

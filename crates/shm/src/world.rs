@@ -68,6 +68,7 @@ pub struct World {
     desk: Mutex<Desk>,
     bell: OwnedFd,
     stopping: AtomicBool,
+    crowded: AtomicBool,
     pub(crate) notes: Notes,
     shown: OnceLock<Shown>,
 }
@@ -142,6 +143,7 @@ impl World {
             desk: Mutex::new(Desk::default()),
             bell,
             stopping: AtomicBool::new(false),
+            crowded: AtomicBool::new(false),
             notes,
             shown: OnceLock::new(),
         };
@@ -239,12 +241,32 @@ impl World {
         }
     }
 
-    /// Whether one of these ranks was last seen on the processor that the calling thread runs on: it cannot go on while
-    /// the caller spins.
+    /// Whether one of these ranks that `awaits` asks for, by place in the list, was last seen on the processor that the
+    /// calling thread runs on: it cannot go on while the caller spins. Keeps for [`is_crowded`](Self::is_crowded) whether any
+    /// of them was.
     #[must_use]
-    pub fn shares_cpu(&self, ranks: &[Rank]) -> bool {
+    pub fn is_awaited_here(&self, ranks: &[Rank], awaits: &dyn Fn(usize) -> bool) -> bool {
         let here = own_cpu();
-        ranks.iter().any(|rank| *rank != self.rank && self.block(*rank).cpu.0.load(Ordering::Relaxed) == here)
+        let is_here = |rank: Rank| rank != self.rank && self.block(rank).cpu.0.load(Ordering::Relaxed) == here;
+        let (mut crowded, mut awaited) = (false, false);
+        for (place, _) in ranks.iter().enumerate().filter(|(_, rank)| is_here(**rank)) {
+            crowded = true;
+            if awaits(place) {
+                awaited = true;
+                break;
+            }
+        }
+        if self.is_crowded() != crowded {
+            self.crowded.store(crowded, LocalOrdering::Relaxed);
+        }
+        awaited
+    }
+
+    /// Whether the last wait of this process that looked for its peers found one on its own processor.
+    #[inline]
+    #[must_use]
+    pub fn is_crowded(&self) -> bool {
+        self.crowded.load(LocalOrdering::Relaxed)
     }
 
     /// Says to the others that this rank has made `calls` calls and will do nothing more; whoever sees it sees all that
