@@ -236,7 +236,14 @@ impl Execution {
                     ground.windows.wake();
                     self.wake_due = false;
                 }
-                _ => self.carry_out(ground, state, call, buffers, step),
+                _ => {
+                    self.carry_out(ground, state, call, buffers, step);
+                    if self.paced && course.is_coarse {
+                        self.paused = true;
+                        self.next_step += 1;
+                        return self.pending(ground);
+                    }
+                }
             }
             self.next_step += 1;
         }

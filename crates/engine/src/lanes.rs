@@ -20,16 +20,18 @@ use crate::execution::{ChannelState, Execution};
 use crate::work::Work;
 use crate::{Ground, SharedWindows};
 
-/// A lane has at least this many chunks, or waking a thread for it would cost more than it does. Where chunks are 64 KiB, calls
-/// of 1 MiB and more are cut.
-const CHUNKS_PER_LANE: usize = 8;
+/// A lane has at least so many bytes, or waking a thread for it would cost more than it does: so calls of 1 MiB and more are cut.
+const LEAST_LANE_BYTES: usize = 512 << 10;
+
+/// Where chunks are small, fewer will do: so many chunks.
+const LEAST_LANE_CHUNKS: usize = 8;
 
 /// Into how many lanes a call is cut, in a group that has `lanes`.
 pub(crate) fn cuts(work: &Work, lanes: usize, geometry: &Geometry) -> usize {
     if lanes == 1 || geometry.ranks == 1 || !work.is_of_all() {
         return 1;
     }
-    (work.bytes() / (CHUNKS_PER_LANE * geometry.chunk_bytes)).clamp(1, lanes)
+    (work.bytes() / LEAST_LANE_BYTES.min(LEAST_LANE_CHUNKS * geometry.chunk_bytes)).clamp(1, lanes)
 }
 
 /// The bytes of each lane: whole chunks, as evenly as these allow.

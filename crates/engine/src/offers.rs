@@ -28,6 +28,8 @@ pub(crate) struct Course {
     pub(crate) last_awaits: Vec<(Counter, u64)>,
     /// A paced call gives the turn back after so many waits that have ended.
     pub(crate) pace: u32,
+    /// It does so after each step too, since more than it should do at a time lies between two waits.
+    pub(crate) is_coarse: bool,
 }
 
 /// How much a paced call does before it gives the turn back, in bytes of its output.
@@ -36,15 +38,21 @@ const TURN_BYTES: usize = 256 << 10;
 impl Course {
     /// This plan, for one of so many lanes.
     pub(crate) fn new(plan: Plan, lanes: usize) -> Course {
-        Course { slots: plan.slots(), last_awaits: last_awaits(&plan), pace: pace(&plan, lanes), plan }
+        let pace = pace(&plan) / lanes;
+        Course {
+            slots: plan.slots(),
+            last_awaits: last_awaits(&plan),
+            pace: u32::try_from(pace).unwrap_or(u32::MAX).max(1),
+            is_coarse: pace == 0 && plan.shape.bytes > TURN_BYTES,
+            plan,
+        }
     }
 }
 
-/// How many waits of a plan lie between so many bytes, of all its lanes together.
-fn pace(plan: &Plan, lanes: usize) -> u32 {
+/// How many waits of a plan lie between so many bytes.
+fn pace(plan: &Plan) -> usize {
     let waits = plan.steps.iter().filter(|step| matches!(step, Step::Await { .. })).count();
-    let pace = waits.saturating_mul(TURN_BYTES) / plan.shape.bytes.max(1) / lanes;
-    u32::try_from(pace).unwrap_or(u32::MAX).max(1)
+    waits.saturating_mul(TURN_BYTES) / plan.shape.bytes.max(1)
 }
 
 fn last_awaits(plan: &Plan) -> Vec<(Counter, u64)> {

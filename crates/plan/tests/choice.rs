@@ -266,21 +266,21 @@ fn names_are_unique_and_sources_are_given() {
 
 #[test]
 fn explain_says_what_and_why() {
-    let text = explain(&Shape::all_reduce(4, 1 << 20, 4));
+    let text = explain(&Shape::all_reduce(4, 4 << 20, 4));
     let expected = [
-        "allreduce of 262144 elements of 4 bytes",
+        "allreduce of 1048576 elements of 4 bytes",
         "on 4 ranks: reduce_scatter_allgather",
         "no other algorithm applies",
         "4 rounds",
         "one_shot                  does not apply",
         "us predicted",
-        "0  Stage input 262144..327680 to hand-over buffer to rank 1, round 0",
+        "0  Stage input 1048576..1310720 to hand-over buffer to rank 1, round 0",
         "Await Folded round 3",
     ];
     for words in expected {
         assert!(text.contains(words), "{words:?} is missing in\n{text}");
     }
-    assert!(explain(&Shape::all_reduce(4, 8 << 20, 4)).contains(" more"), "long plans are cut");
+    assert!(explain(&Shape::all_reduce(4, 32 << 20, 4)).contains(" more"), "long plans are cut");
     let small = explain(&Shape::all_reduce(2, 1024, 4));
     for words in ["on 2 ranks: flat", "next is one_shot with", "3  Fold output 0..1024 from own input and all slots"] {
         assert!(small.contains(words), "{words:?} is missing in\n{small}");

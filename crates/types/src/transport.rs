@@ -99,8 +99,14 @@ impl Geometry {
     /// Channels that every group has.
     const CHANNELS: usize = 3;
 
-    /// Bytes of a full chunk, where the number of ranks leaves room for it.
+    /// Bytes of a full chunk of many ranks, and of two.
     const FULL_CHUNK_BYTES: usize = 64 << 10;
+
+    /// Bytes of a chunk of few ranks.
+    const LARGEST_CHUNK_BYTES: usize = 256 << 10;
+
+    /// What a rank stages in one round, with such chunks, is at most so much: it stays in a core's cache until it is read.
+    const ROUND_BYTES: usize = 1 << 20;
 
     /// Of the bytes of a rank, what is left for everything but pair and gather buffers: slots, counters, lists.
     const OTHER_BYTES: usize = 256 << 10;
@@ -112,11 +118,19 @@ impl Geometry {
     ///
     /// Each pair of ranks has buffers of its own, so that with many ranks there are many buffers. A chunk is 64 KiB, or if
     /// there are too many for that (from 79 ranks on), the largest number of whole pairs of cache lines with which a rank's
-    /// share of them stays within [`MAX_BYTES_PER_RANK`](Self::MAX_BYTES_PER_RANK).
+    /// share of them stays within [`MAX_BYTES_PER_RANK`](Self::MAX_BYTES_PER_RANK). Three to nine ranks, which wait for each
+    /// other once a round and not chunk by chunk, have larger ones, up to 256 KiB: so large that what a rank stages in a round is
+    /// at most 1 MiB.
     #[must_use]
     pub const fn of(ranks: usize) -> Geometry {
         let (slot_bytes, pair_depth) = if ranks <= 2 { (32 << 10, 4) } else { (4 << 10, 1) };
-        let chunk_bytes = Geometry::FULL_CHUNK_BYTES;
+        let mut chunk_bytes = Geometry::FULL_CHUNK_BYTES;
+        if ranks > 2 {
+            while chunk_bytes < Geometry::LARGEST_CHUNK_BYTES && 2 * chunk_bytes * (ranks - 1) <= Geometry::ROUND_BYTES
+            {
+                chunk_bytes *= 2;
+            }
+        }
         let mut geometry = Geometry { ranks, slot_bytes, chunk_bytes, pair_depth };
         let room =
             (Geometry::MAX_BYTES_PER_RANK - Geometry::OTHER_BYTES) / (Geometry::CHANNELS * geometry.buffers_per_rank());
