@@ -1,7 +1,7 @@
 # What a developer types. `make` alone lists it.
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rust test-python matrix instructions soak chaos leaks cliffs bench-peers release lint clean
+.PHONY: help setup demo test test-rust test-python matrix instructions soak chaos leaks cliffs figures bench-peers release lint clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -39,6 +39,9 @@ leaks: setup ## kill jobs at random moments: nothing may be left of them (ARGS=1
 
 cliffs: ## measure that twice the bytes take at most three times as long (ARGS="2 4": on so many ranks)
 	ci/cliffs.sh $(ARGS)
+
+figures: setup ## measure what is asked in figures beside speed, such as what waiting costs (ARGS="late hog": only these)
+	ci/figures.sh $(ARGS)
 
 release: setup ## the wheel to give away, for glibc 2.28 and newer, in dist/
 	ci/release-wheel.sh

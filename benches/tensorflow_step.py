@@ -204,6 +204,7 @@ def main():
         return
     ratios = {way: net[way] / net["plain"] for way in net}
     found = {"ranks": size, "launches": launches, "with_computation_ms": medians, "ms": net, "times_plain": ratios}
+    found["rounds_ms"] = {way: [1e3 * time for time in rounds] for way, rounds in times.items()}
     if "mwms" in net:
         found["mwms_times_fused"] = net["mwms"] / net["fused"]
     if arguments.json:

@@ -17,7 +17,7 @@ measure() {
         awk '$NF { if ($7 != "ok") { print "wrong result: " $0 > "/dev/stderr"; exit 1 } print $1, $4 }'
 }
 
-failed=0
+cliffs=()
 for ranks in "${@:-2}"; do
     sizes=()
     for ((bytes = 8; bytes <= 256 << 20; bytes *= 2)); do sizes+=("$bytes"); done
@@ -32,10 +32,12 @@ for ranks in "${@:-2}"; do
             pair=$(measure "$ranks" "$bytes" $((2 * bytes)) | awk '{ printf "%s ", $2 }')
         done
         verdict=ok
-        if awk -v ratio="$ratio" 'BEGIN { exit ratio <= 3 }'; then verdict=CLIFF failed=1; fi
+        if awk -v ratio="$ratio" 'BEGIN { exit ratio <= 3 }'; then verdict=CLIFF cliffs+=("$bytes B on $ranks ranks: $ratio"); fi
         read -r once twice <<<"$pair"
         printf '%2d ranks %10d B %12.2f us, twice %12.2f us: %5.2f %s\n' "$ranks" "$bytes" "$once" "$twice" "$ratio" $verdict
     done
     unset time
 done
-[ $failed -eq 0 ] || { echo "cliffs: twice the bytes took more than three times as long" >&2; exit 1; }
+[ ${#cliffs[@]} -eq 0 ] && exit
+printf 'cliffs: twice the bytes took more than three times as long: twice %s times\n' "${cliffs[@]}" >&2
+exit 1

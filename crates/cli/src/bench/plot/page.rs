@@ -4,7 +4,7 @@ use super::chart::escape;
 use crate::bench::report::Report;
 
 const STYLE: &str = "\
-body { font: 15px/1.4 system-ui, sans-serif; color: #282828; max-width: 1000px; margin: 1.5em auto; padding: 0 1em; }
+body { font: 15px/1.4 system-ui, sans-serif; color: #282828; max-width: 1120px; margin: 1.5em auto; padding: 0 1em; }
 svg { width: 100%; height: auto; }
 pre { font-size: 12px; overflow-x: auto; background: #f6f6f6; padding: 1em; }
 .spot.near { fill: #000; fill-opacity: .25; }
@@ -40,7 +40,7 @@ svg.addEventListener('pointermove', event => {
   tip.textContent = best.text;
   tip.style.display = 'block';
   const left = event.pageX + 14, room = document.documentElement.clientWidth - tip.offsetWidth - 8;
-  tip.style.left = Math.min(left, room) + 'px';
+  tip.style.left = Math.max(0, Math.min(left, room)) + 'px';
   tip.style.top = (event.pageY - 34) + 'px';
 });";
 
