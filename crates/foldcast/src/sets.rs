@@ -6,7 +6,7 @@
 //!
 //! Where one rank makes a list and another one call for each buffer of it, the two do not meet: see [`alone`].
 
-mod alone;
+pub(crate) mod alone;
 
 use core::sync::atomic::Ordering;
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -25,7 +25,7 @@ type Ends = Vec<(&'static str, mpsc::Receiver<Result<()>>)>;
 
 fn list(group: &Group, ends: &mut Ends, name: &'static str, members: &[&str], claims: &Arc<Claims>) {
     let (sender, receiver) = mpsc::channel();
-    let buffer = |_| Box::new(Owned { input: vec![1.0; 9], output: vec![0.0; 9] }) as Box<dyn OwnedBuffers>;
+    let buffer = |_: &&str| -> Box<dyn OwnedBuffers> { Box::new(Owned { input: vec![1.0; 9], output: vec![0.0; 9] }) };
     let options = CallOptions { claims: Some(claims), ..named(name) };
     let done = Box::new(move |result, _| sender.send(result).expect("the test waits"));
     let (buffers, names) = (members.iter().map(buffer).collect(), members.join("\n").into());

@@ -141,7 +141,7 @@ fn meet_elsewhere(group: &Group, name: &str, mismatch: &mut Mismatch, told: Told
 }
 
 /// Whether what the ranks tell shows that some make alone what others have in a list; the mismatch says so then.
-pub(super) fn explains(mismatch: &mut Mismatch, texts: &[(Rank, String)]) -> bool {
+pub(crate) fn explains(mismatch: &mut Mismatch, texts: &[(Rank, String)]) -> bool {
     let is_alone = |text: &str| text.starts_with(ALONE);
     if texts.iter().all(|(_, text)| is_alone(text)) || !texts.iter().any(|(_, text)| is_alone(text)) {
         return false;
@@ -165,7 +165,49 @@ fn value(text: &str) -> String {
     if let Some(name) = text.strip_prefix(ALONE) {
         return format!("'{}' alone", short(name.lines().next().unwrap_or_default()));
     }
-    let lines = text.strip_prefix(FUSED).unwrap_or(text).lines().filter(|line| !line.starts_with(CALL));
+    let (list, has_calls) = text.strip_prefix(FUSED).map_or((text, false), |list| (list, true));
+    let lines = list.lines().filter(|line| !(has_calls && line.starts_with(CALL)));
     let name = |line: &str| format!("'{}'", short(line.split('\t').next().unwrap_or_default()));
     format!("{} fused", some(&lines.map(name).collect::<Vec<_>>()))
+}
+
+#[cfg(test)]
+mod tests {
+    use types::{CallSite, GroupName};
+
+    use super::*;
+
+    fn said(texts: &[&str]) -> Option<Mismatch> {
+        let texts: Vec<(Rank, String)> = (0..).map(Rank).zip(texts.iter().map(|text| (*text).to_owned())).collect();
+        let site = CallSite { rank: Rank(1), op: "allreduce", tag: None, group: GroupName::world() };
+        let empty = || String::new();
+        let (field, peer, elapsed) = ("parts", Rank(0), core::time::Duration::ZERO);
+        let (expected, got, detail) = (empty(), empty(), empty());
+        let mut mismatch = Mismatch { site, field, peer, expected, got, values: Vec::new(), detail, elapsed };
+        explains(&mut mismatch, &texts).then_some(mismatch)
+    }
+
+    #[test]
+    fn it_is_told_where_some_are_alone_and_some_are_not() {
+        let told = said(&[
+            "\u{1}fused\ncall\t3\tg.0\ncall\t3\tg.1\na\nb\n",
+            "\u{1}alone\ta\n",
+            "\u{1}fused\ncall\t3\tg.0\ncall\t3\tg.1\na\nb\n",
+        ]);
+        let told = told.expect("a difference");
+        assert_eq!((told.field, told.peer), ("fused set", Rank(0)));
+        assert_eq!((&told.expected[..], &told.got[..]), ("'a' alone", "'a', 'b' fused"));
+        assert_eq!(told.values.len(), 3);
+        // In the call of the list, where the others tell what it holds.
+        let told = said(&["\u{1}alone\ta\n", "x\t3\ny\t4\n"]).expect("a difference");
+        assert_eq!((&told.expected[..], &told.got[..]), ("'x', 'y' fused", "'a' alone"));
+    }
+
+    #[test]
+    fn other_differences_are_left_to_others() {
+        assert_eq!(said(&["\u{1}alone\ta\n", "\u{1}alone\ta\n"]), None);
+        assert_eq!(said(&["a\t1\n", "b\t1\n"]), None);
+        assert_eq!(said(&["\u{1}fused\na\n", "\u{1}fused\na\n"]), None);
+        assert_eq!(said(&[]), None);
+    }
 }
