@@ -114,8 +114,8 @@ pub struct ListCall {
     pub names: *const u8,
     /// Length of the names in bytes; 0 if the buffers have none.
     pub names_len: usize,
-    /// The tags of the calls that a rank makes which calls nothing together of what this call, and those beside it, do: one
-    /// a line, UTF-8, not terminated.
+    /// The tags that single calls have on a rank that does not put together what this call, and those beside it, do: one a
+    /// line, UTF-8, not terminated.
     pub alone: *const u8,
     /// Length of these tags in bytes; 0 if there are none.
     pub alone_len: usize,
