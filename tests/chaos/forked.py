@@ -77,7 +77,7 @@ class TensorFlow:
         import tensorflow as tf
 
         assert foldcast.tensorflow.library_path()
-        cls.errors = (tf.errors.AbortedError,)
+        cls.errors = (tf.errors.FailedPreconditionError,)
 
     @staticmethod
     def kind(error):

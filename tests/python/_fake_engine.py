@@ -63,6 +63,10 @@ class _ListCall(ctypes.Structure):
         ("reduction", ctypes.c_uint32),
         ("names", ctypes.c_void_p),
         ("names_len", ctypes.c_size_t),
+        ("alone", ctypes.c_void_p),
+        ("alone_len", ctypes.c_size_t),
+        ("suffix", ctypes.c_void_p),
+        ("suffix_len", ctypes.c_size_t),
         ("members", ctypes.POINTER(_Member)),
         ("count", ctypes.c_size_t),
     ]

@@ -113,3 +113,112 @@ def lists_at_once(rank, size):
 def test_allreduce_fused_on_real_ranks(ranks):
     for size in (1, 2):
         ranks(size, lists_at_once, timeout=600)
+
+
+def alone_or_fused(rank, size):
+    """What one rank fuses another one leaves alone: all ranks get an error that names it, soon, and go on."""
+    import numpy as np
+    import tensorflow as tf
+    from foldcast.tensorflow import allreduce
+
+    everyone = ("a", "b", "c")
+
+    def step(names, unfused=()):
+        @tf.function
+        def step():
+            return [allreduce(tf.fill([4], 1.0), "sum", int(name not in unfused), name=name) for name in names]
+
+        return [float(value[0]) for value in step()]
+
+    def differ(mine, words):
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+            step(*mine)
+        said = str(caught.value)
+        assert "disagree in fused set" in said and all(word in said for word in words), said
+        # In the same step again: all together, then each by itself.
+        assert step(everyone) == [size] * 3
+        assert step(everyone, everyone) == [size] * 3
+
+    assert step(everyone) == [size] * 3
+    for odd in range(size):
+        is_odd = rank == odd
+        # One rank has nothing that one could be fused with; one rank has.
+        differ((("a",) if is_odd else everyone,), ["/a' alone", f"rank {odd}: ", "fused"])
+        differ((everyone if is_odd else ("a",),), ["/a' alone", f"rank {odd}: ", "fused"])
+        # One rank has them all, and fuses none; one rank alone fuses them.
+        differ((everyone, everyone if is_odd else ()), ["' alone", "fused"])
+        differ((everyone, () if is_odd else everyone), ["' alone", "fused"])
+
+        # One rank fuses all but one.
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            step(everyone, ("a",) if is_odd else ())
+        assert step(everyone) == [size] * 3
+        assert step(everyone, everyone) == [size] * 3
+
+    # One graph, of which a rank runs a part.
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        values = [allreduce(np.full(5, 1.0 + at), name=f"v{at}") for at in range(4)]
+        for part in (values[:1], values):
+            for odd in range(size):
+                mine = part if rank == odd else values if part is not values else values[:1]
+                with pytest.raises(tf.errors.InvalidArgumentError, match="v0' alone"):
+                    session.run(mine)
+                assert [float(value[0]) for value in session.run(values)] == [size * at for at in (1, 2, 3, 4)]
+                assert float(session.run(values[0])[0]) == size
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_what_is_fused_on_some_ranks_only_is_an_error_on_all(ranks, size):
+    # Nobody waits until the deadline: that would end the group.
+    ranks(size, alone_or_fused, timeout=900, env={"FOLDCAST_TIMEOUT": "600"})
+
+
+def in_a_loop(rank, size):
+    """The same in a loop, where each iteration's calls have tags of their own."""
+    import tensorflow as tf
+    from foldcast.tensorflow import allreduce
+
+    def step(count, fusion):
+        @tf.function
+        def step():
+            total = tf.zeros([3])
+            for _ in tf.range(count):
+                for name in ("a", "b"):
+                    total += allreduce(tf.ones([3]), "sum", fusion, name=name)
+            return total
+
+        return float(step()[0])
+
+    assert step(3, 1) == step(3, 0) == 6 * size
+    with pytest.raises(tf.errors.InvalidArgumentError, match="disagree in fused set"):
+        step(3, int(rank == 0))
+    assert step(3, 1) == step(3, 0) == 6 * size
+
+
+def test_what_is_fused_on_some_ranks_only_in_a_loop(ranks):
+    ranks(2, in_a_loop, timeout=600, env={"FOLDCAST_TIMEOUT": "300"})
+
+
+def who_is_late(rank, size):
+    """Each rank comes late, to fused calls and to others: nothing is wrong with that."""
+    import time
+
+    import tensorflow as tf
+    from foldcast.tensorflow import allreduce
+
+    def step(fusion):
+        @tf.function
+        def step():
+            return [allreduce(tf.ones([3]), "sum", fusion, name=name) for name in ("a", "b", "c")]
+
+        return [float(value[0]) for value in step()]
+
+    for late in range(size):
+        for fusion in (1, 0, 1):
+            if rank == late:
+                time.sleep(3)
+            assert step(fusion) == [size] * 3
+
+
+def test_to_come_late_is_no_difference(ranks):
+    ranks(3, who_is_late, timeout=600, env={"FOLDCAST_TIMEOUT": "300"})

@@ -58,7 +58,7 @@ def data_end(rank, size):
                 steps += 1
         except tf.errors.OutOfRangeError:
             return [steps, "end of the data"]
-        except tf.errors.AbortedError as error:
+        except tf.errors.FailedPreconditionError as error:
             return [steps, str(error)]
 
 
@@ -94,7 +94,7 @@ def goes_on(rank, size):
         os.kill(os.getpid(), signal.SIGKILL)
     try:
         session.run(ops, values)
-    except tf.errors.AbortedError as error:
+    except tf.errors.FailedPreconditionError as error:
         assert "rank 0 was killed by signal 9" in str(error), error
     else:
         raise AssertionError("rank 0 is dead")
@@ -115,23 +115,22 @@ def test_graphs_go_on_with_the_ranks_that_are_left(ranks):
 
 
 def monitored(rank, size):
-    """Without a broadcast: nothing but the hook ends it."""
-    import foldcast
+    """No hook of ours: TensorFlow must not take the death for something that passes, and try again for ever."""
     import tensorflow as tf
     from _ranks import ready, report
-    from foldcast.tensorflow import EndWithGroup, allreduce
+    from foldcast.tensorflow import allreduce
 
     v1 = tf.compat.v1
     with tf.Graph().as_default():
         step = v1.train.get_or_create_global_step()
         train = v1.assign_add(step, tf.cast(allreduce(1.0), tf.int64))
         try:
-            with v1.train.MonitoredTrainingSession(hooks=[EndWithGroup()]) as session:
+            with v1.train.MonitoredTrainingSession() as session:
                 session.run(train)
                 ready("trained")
                 while True:
                     session.run(train)
-        except foldcast.GroupAbortedError as error:
+        except tf.errors.FailedPreconditionError as error:
             report(str(error))
 
 
@@ -141,7 +140,7 @@ def test_a_death_ends_a_monitored_session(ranks):
         job.wait_ready(1, "trained")
         job.kill(1)
         job.finish(expect=None)
-    assert "rank 1 was killed by signal 9" in job.results[0] and "no session is made" in job.results[0], job.results
+    assert "rank 1 was killed by signal 9" in job.results[0], job.results
 
 
 def exits(rank, size):

@@ -129,7 +129,8 @@ unsafe fn start(call: &Call) -> Result<()> {
     // SAFETY: the buffer is as the contract of the call says.
     let buffers = Box::new(unsafe { Borrowed::new(call.input, call.output, call.bytes) }?);
     let reply = Reply::to(&call.common);
-    group.all_reduce_async(dtype, reduction, buffers, &options(tag), Box::new(move |outcome, _| reply.send(&outcome)))
+    let done = Box::new(move |outcome: Result<()>, _| reply.send(&outcome));
+    group.all_reduce_alone_async(dtype, reduction, buffers, &options(tag), done)
 }
 
 /// Group and tag of a call.

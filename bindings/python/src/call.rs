@@ -185,7 +185,7 @@ impl Site {
     }
 
     pub(crate) fn options<'a>(&'a self, interrupt: Option<&'a dyn Fn() -> bool>) -> CallOptions<'a> {
-        CallOptions { name: self.name.as_deref(), timeout: self.timeout, interrupt, agreed: 0 }
+        CallOptions { name: self.name.as_deref(), timeout: self.timeout, interrupt, agreed: 0, claims: None }
     }
 }
 

@@ -12,7 +12,7 @@ pub use moves::{AllGather, Broadcast, Buffer, Moves};
 use core::ffi::c_void;
 
 /// Layout version: both sides refuse another one.
-pub const TABLE_VERSION: u32 = 3;
+pub const TABLE_VERSION: u32 = 4;
 
 /// Segments of a split strategy at most.
 pub const MAX_SEGMENTS: usize = 8;
@@ -114,6 +114,15 @@ pub struct ListCall {
     pub names: *const u8,
     /// Length of the names in bytes; 0 if the buffers have none.
     pub names_len: usize,
+    /// The tags that single calls have on a rank that does not put together what this call, and those beside it, do: one a
+    /// line, UTF-8, not terminated.
+    pub alone: *const u8,
+    /// Length of these tags in bytes; 0 if there are none.
+    pub alone_len: usize,
+    /// What follows each of these tags: UTF-8, not terminated.
+    pub suffix: *const u8,
+    /// Length of the suffix in bytes.
+    pub suffix_len: usize,
     /// The buffers, in the order that all ranks have; read only before `submit_list` returns.
     pub members: *const Member,
     /// Number of buffers.

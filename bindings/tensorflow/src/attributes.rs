@@ -82,6 +82,7 @@ pub(crate) struct Raw {
     pub(crate) turn: String,
     pub(crate) key: String,
     pub(crate) members: String,
+    pub(crate) alone: String,
     pub(crate) root_rank: i64,
     pub(crate) rank_size: i64,
     pub(crate) unequal: i64,
@@ -110,6 +111,8 @@ pub(crate) struct Attributes {
     pub(crate) tag: Base,
     /// Names of what was fused, one a line; empty where nothing was.
     pub(crate) members: String,
+    /// The tags that what was fused, here and in the calls of the same set, would have alone, one a line.
+    pub(crate) alone: String,
     /// For synchronous kernels: with which nodes it takes turns.
     pub(crate) place: Place,
 }
@@ -143,6 +146,7 @@ impl Raw {
                 if kind == Kind::Fused {
                     raw.key = reader.string(c"key")?;
                     raw.members = reader.string(c"members")?;
+                    raw.alone = reader.string(c"alone")?;
                 }
             }
             Kind::Broadcast => raw.root_rank = reader.integer(c"root_rank")?,
@@ -182,6 +186,7 @@ impl Raw {
             "turn" => self.turn = text(value)?,
             "key" => self.key = text(value)?,
             "members" => self.members = text(value)?,
+            "alone" => self.alone = text(value)?,
             "root_rank" => self.root_rank = node_def::integer(value)?,
             "rank_size" => self.rank_size = node_def::integer(value)?,
             "unequal" => self.unequal = node_def::integer(value)?,
@@ -225,11 +230,24 @@ impl Raw {
             u64::try_from(value).map_err(|_| self.refuse(format!("{name}: expected 0 or more, got {value}")))
         };
         let (root, ranks) = (count("root_rank", self.root_rank)?, count("rank_size", self.rank_size)?);
-        let Raw { kind, node, group, unequal, key, members, tag, turn, .. } = self;
+        let Raw { kind, node, group, unequal, key, members, alone, tag, turn, .. } = self;
         let place = Place::new(&turn, &tag, &node);
         let tag = if key.is_empty() { Base::new(&tag, &node) } else { Base::Named(key) };
         let unequal = unequal != 0;
-        Ok(Arc::new(Attributes { kind, node, dtype, reduction, root, ranks, unequal, group, tag, members, place }))
+        Ok(Arc::new(Attributes {
+            kind,
+            node,
+            dtype,
+            reduction,
+            root,
+            ranks,
+            unequal,
+            group,
+            tag,
+            members,
+            alone,
+            place,
+        }))
     }
 
     fn refuse(&self, text: String) -> Failure {

@@ -30,12 +30,17 @@ impl Operation for List {
     }
 
     unsafe fn submit(members: Vec<Member>, to: &Submission<'_>) {
+        let suffix = to.attributes.tag.suffix_of(to.tag);
         let call = ListCall {
             common: to.common(),
             dtype: to.attributes.dtype,
             reduction: to.attributes.reduction,
             names: to.attributes.members.as_ptr(),
             names_len: to.attributes.members.len(),
+            alone: to.attributes.alone.as_ptr(),
+            alone_len: to.attributes.alone.len(),
+            suffix: suffix.as_ptr(),
+            suffix_len: suffix.len(),
             members: members.as_ptr(),
             count: members.len(),
         };

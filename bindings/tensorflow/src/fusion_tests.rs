@@ -106,6 +106,7 @@ fn the_fused_op_takes_data_then_control_and_its_members_live_on() {
     let node = |name: &str| graph.nodes.iter().find(|node| node.name == name).expect("it is there");
     let new = node("a/fused_2");
     assert_eq!((new.op, &new.inputs[..]), (FUSED_OP, &["x", "x:1", "^c"][..]));
+    assert_eq!(new.text("alone").expect("an attribute"), "step/a\nstep/b");
     assert_eq!((new.integer("N", 0), new.text("reduction")), (Ok(2), Ok("sum")));
     assert_eq!((node("a").op, node("a").inputs[0]), ("Identity", "a/fused_2"));
     assert_eq!((node("b").op, node("b").inputs[0]), ("Identity", "a/fused_2:1"));

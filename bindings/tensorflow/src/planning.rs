@@ -20,7 +20,7 @@ use crate::control_flow::{Signature, signatures, topological_order};
 use crate::graph::{Graph, Node};
 use crate::node_def;
 use crate::rewrite::FUSED_OP;
-use crate::tag::{self, without_numbers};
+use crate::tag::{self, Base, without_numbers};
 use crate::wire::Malformed;
 
 pub(crate) const OP: &str = "HcomAllReduce";
@@ -36,6 +36,8 @@ pub(crate) struct Fusion {
     pub(crate) members: Vec<usize>,
     /// What the ranks call the members, in the same order.
     pub(crate) names: Vec<String>,
+    /// The tags that the members of the whole set would have alone, one a line.
+    pub(crate) alone: String,
     /// What the calls of the ranks are matched by.
     pub(crate) key: String,
     pub(crate) fusion: i64,
@@ -58,6 +60,8 @@ struct Key<'a> {
 struct Member {
     node: usize,
     name: String,
+    /// Its tag where it is not fused.
+    tag: String,
     dtype: i32,
     bytes: Option<u64>,
 }
@@ -133,6 +137,7 @@ fn sets<'a>(
         let member = Member {
             node: index,
             name: member_name(node, tags.get(group).copied().unwrap_or_default())?,
+            tag: Base::new(node.text("tag")?, node.name).at(0, 0).into_owned(),
             dtype: node_def::data_type(node.attribute("T"))?,
             bytes: u64::try_from(node.integer("bytes", -1)?).ok(),
         };
@@ -192,6 +197,7 @@ fn text_of(graph: &Graph<'_>, key: &Key<'_>) -> String {
 
 /// Makes calls of the segments with these ends: one for each data type.
 fn cut(key: &Key<'_>, base: &str, members: &[Member], ends: &[usize], planned: &mut Vec<Fusion>) {
+    let alone = members.iter().map(|member| &member.tag[..]).collect::<Vec<_>>().join("\n");
     let mut start = 0;
     for (segment, end) in ends.iter().enumerate() {
         let mut by_type: BTreeMap<i32, Vec<&Member>> = BTreeMap::new();
@@ -205,6 +211,7 @@ fn cut(key: &Key<'_>, base: &str, members: &[Member], ends: &[usize], planned: &
             planned.push(Fusion {
                 members: members.iter().map(|member| member.node).collect(),
                 names: members.iter().map(|member| member.name.clone()).collect(),
+                alone: alone.clone(),
                 key: format!("{base}.{segment}.{name}"),
                 fusion: key.fusion,
                 fusion_id: key.fusion_id,

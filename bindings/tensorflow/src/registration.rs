@@ -57,7 +57,7 @@ const FUSED: Op = Op {
     kernel: c"HcomAllReduceFusedKernel",
     input: c"tensors: N * T",
     output: c"outputs: N * T",
-    attributes: &[c"N: int >= 1", c"key: string = ''", c"members: string = ''"],
+    attributes: &[c"N: int >= 1", c"key: string = ''", c"members: string = ''", c"alone: string = ''"],
     infer_shape: shapes::same,
     functions: call::functions::<List>(),
     compute_sync: call::compute_sync::<List>,

@@ -105,7 +105,8 @@ fn fused_node(graph: &Graph<'_>, fusion: &Fusion, name: &str) -> Result<Vec<u8>,
         put_attribute(&mut node, name, &number);
     }
     put_attribute(&mut node, "tag", first.attribute("tag"));
-    for (name, text) in [("key", fusion.key.as_str()), ("members", &fusion.names.join("\n")), ("turn", "")] {
+    let (key, members) = (fusion.key.as_str(), fusion.names.join("\n"));
+    for (name, text) in [("key", key), ("members", &members), ("alone", &fusion.alone), ("turn", "")] {
         let mut value = Vec::new();
         put_bytes(&mut value, 2, text.as_bytes());
         put_attribute(&mut node, name, &value);

@@ -9,7 +9,9 @@ use table::Code;
 use crate::api::{RawStatus, api};
 
 /// The status codes of TensorFlow that this library uses. Never `UNAVAILABLE`: TensorFlow takes that for a fault of its
-/// own network and rewrites the message.
+/// own network and rewrites the message. Nor `ABORTED`: a MonitoredSession takes either for a lost worker, makes a new session
+/// and runs the step again, and again for ever. A group that is over stays so until the program shrinks it or makes another:
+/// that is what `FAILED_PRECONDITION` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub(crate) enum StatusCode {
@@ -17,7 +19,6 @@ pub(crate) enum StatusCode {
     DeadlineExceeded = 4,
     ResourceExhausted = 8,
     FailedPrecondition = 9,
-    Aborted = 10,
     Internal = 13,
 }
 
@@ -34,9 +35,9 @@ impl StatusCode {
             (Code::InvalidArgument as u32, StatusCode::InvalidArgument),
             (Code::NotInGroup as u32, StatusCode::InvalidArgument),
             (Code::Mismatch as u32, StatusCode::InvalidArgument),
-            (Code::RankDied as u32, StatusCode::Aborted),
+            (Code::RankDied as u32, StatusCode::FailedPrecondition),
             (Code::Deadline as u32, StatusCode::DeadlineExceeded),
-            (Code::GroupAborted as u32, StatusCode::Aborted),
+            (Code::GroupAborted as u32, StatusCode::FailedPrecondition),
             (Code::ForkedProcess as u32, StatusCode::FailedPrecondition),
             (Code::Closed as u32, StatusCode::FailedPrecondition),
             (Code::Resource as u32, StatusCode::ResourceExhausted),
@@ -127,9 +128,9 @@ mod tests {
             (Code::InvalidArgument, StatusCode::InvalidArgument),
             (Code::NotInGroup, StatusCode::InvalidArgument),
             (Code::Mismatch, StatusCode::InvalidArgument),
-            (Code::RankDied, StatusCode::Aborted),
+            (Code::RankDied, StatusCode::FailedPrecondition),
             (Code::Deadline, StatusCode::DeadlineExceeded),
-            (Code::GroupAborted, StatusCode::Aborted),
+            (Code::GroupAborted, StatusCode::FailedPrecondition),
             (Code::ForkedProcess, StatusCode::FailedPrecondition),
             (Code::Closed, StatusCode::FailedPrecondition),
             (Code::Resource, StatusCode::ResourceExhausted),

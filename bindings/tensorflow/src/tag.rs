@@ -68,6 +68,14 @@ impl Base {
             }
         }
     }
+
+    /// What [`at`](Self::at) has put behind the base in this tag.
+    pub(crate) fn suffix_of<'a>(&self, tag: &'a str) -> &'a str {
+        match self {
+            Base::Unnamed | Base::UnnamedAlone => "",
+            Base::Named(base) => tag.strip_prefix(&base[..]).unwrap_or_default(),
+        }
+    }
 }
 
 /// The name without its parts of the form `_12`.
@@ -109,6 +117,7 @@ mod tests {
     fn overlapping_iterations_and_frames_differ() {
         let base = Base::new("g", "n");
         assert_eq!(base.at(0xab, 5), "g/n@ab.5");
+        assert_eq!((base.suffix_of(&base.at(0xab, 5)), base.suffix_of(&base.at(0, 0))), ("@ab.5", ""));
         assert_ne!(base.at(0xab, 5), base.at(0xab, 6));
         assert_ne!(base.at(0xab, 5), base.at(0xac, 5));
         assert_ne!(base.at(0xab, 0), base.at(0, 0));

@@ -11,6 +11,7 @@ use plan::{Choice, Offering, Plan, Shape, Span};
 use types::transport::Geometry;
 use types::{Buffers, Elements, Error, Fingerprint, OpKind, Result, Summary, Ticket, digest};
 
+use crate::claims::Claims;
 use crate::lanes::{cuts, spans};
 use crate::offers::{Course, Others, Way};
 use crate::work::Work;
@@ -108,6 +109,8 @@ pub struct Call {
     pub(crate) started: Option<Duration>,
     /// Under what it was noted for those who look from outside, if it was noted before it begins.
     pub(crate) ticket: Option<Ticket>,
+    /// For a named call that stands for several: the names that these would have.
+    pub(crate) claims: Option<Arc<Claims>>,
 }
 
 /// The fingerprint of a named call.
@@ -146,6 +149,13 @@ impl Call {
     #[must_use]
     pub fn noted(mut self, ticket: Option<Ticket>) -> Call {
         self.ticket = ticket;
+        self
+    }
+
+    /// The same call, which stands for calls of these names.
+    #[must_use]
+    pub fn claiming(mut self, claims: Option<Arc<Claims>>) -> Call {
+        self.claims = claims;
         self
     }
 
@@ -378,7 +388,7 @@ impl Preparer {
             Some(last) if last.work == *work => Arc::clone(last),
             _ => self.prepare(work),
         };
-        Call { prepared, named: None, limits, started: None, ticket: None }
+        Call { prepared, named: None, limits, started: None, ticket: None, claims: None }
     }
 
     #[cold]

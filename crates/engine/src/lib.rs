@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod call;
+pub mod claims;
 pub mod execution;
 pub mod lanes;
 mod late;
@@ -26,6 +27,7 @@ pub mod unnamed;
 mod work;
 
 pub use call::{Call, Completion, Limits, OwnedBuffers, Preparer, Task, Terms};
+pub use claims::{Claims, Contradiction};
 pub use execution::{ChannelState, Execution};
 pub use lanes::{Cut, Lane};
 pub use life::Life;

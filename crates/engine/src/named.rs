@@ -15,6 +15,7 @@ use types::transport::{Channel, Peers};
 use types::{Buffers, CallSite, Error, Result, Tag, Ticket};
 
 use crate::call::{Call, Preparer, Task, Terms};
+use crate::claims::{Claims, Contradiction, Doubt};
 use crate::execution::{ChannelState, Execution};
 use crate::late::{LONG, Late, MOST_MEMBERS};
 use crate::life::Life;
@@ -86,6 +87,10 @@ struct Pending {
     ticket: Option<Ticket>,
     /// When it was first looked for what keeps it out of the order.
     looked: Option<Duration>,
+    /// How often this rank had used its name before.
+    uses: u64,
+    /// What it has seen of the names that it claims.
+    doubt: Doubt,
 }
 
 #[derive(Debug)]
@@ -120,6 +125,8 @@ pub struct Progress {
     pub moved: bool,
     /// Whether a call gave the turn back though there was more to do.
     pub paused: bool,
+    /// Names that other ranks have submitted alone and that waiting calls claim.
+    pub contradictions: Vec<Contradiction>,
 }
 
 impl NamedLane {
@@ -163,6 +170,19 @@ impl NamedLane {
         self.add(&name, Kind::Owned(task), is_small, ticket)
     }
 
+    /// [Adds](Self::enter_task) a call in place of the one that this rank will not make by this name, if it has used the name
+    /// so often and no more: else it has made that call, and the task is given back.
+    ///
+    /// # Errors
+    /// The task, if it was not added.
+    pub fn enter_instead(&mut self, task: Task, uses: u64) -> Result<u128, Box<Task>> {
+        if self.names.uses(&task.call.fingerprint().name) == uses {
+            Ok(self.enter_task(task))
+        } else {
+            Err(Box::new(task))
+        }
+    }
+
     /// Adds a call that the calling thread runs by polling with [`Borrowed`]; returns its identity. `goes_on`: whether it is
     /// the first of several, as there.
     pub fn enter(&mut self, call: &Call, goes_on: bool) -> u128 {
@@ -171,8 +191,9 @@ impl NamedLane {
     }
 
     fn add(&mut self, name: &str, kind: Kind, is_small: bool, ticket: Option<Ticket>) -> u128 {
-        let identity = self.names.submit(name);
-        let pending = Pending { kind, watch: Watch::default(), is_small, is_ordered: false, ticket, looked: None };
+        let (identity, uses) = self.names.submit(name);
+        let (watch, doubt) = (Watch::default(), Doubt::default());
+        let pending = Pending { kind, watch, is_small, is_ordered: false, ticket, looked: None, uses, doubt };
         self.pending.insert(identity, pending);
         identity
     }
@@ -345,7 +366,7 @@ impl NamedLane {
         progress: &mut Progress,
     ) {
         let now = ground.clock.now();
-        let mut failed = None;
+        let (mut failed, mut found) = (None, Vec::new());
         for (identity, pending) in &mut self.pending {
             if pending.is_ordered || self.names.is_ordered(ground.windows, *identity) {
                 continue;
@@ -361,6 +382,19 @@ impl NamedLane {
                 failed = Some((*identity, error));
                 break;
             }
+            if let Some(claims) = call.claims.clone().filter(|_| pending.doubt.is_due(now)) {
+                let missing = Names::missing(ground.windows, *identity);
+                let elsewhere = self.names.elsewhere(ground.windows, &claims, &missing);
+                if pending.doubt.is_settled(!elsewhere.is_empty(), now) {
+                    found.push((claims, elsewhere));
+                }
+            }
+        }
+        for (claims, elsewhere) in found {
+            let calls = self.claiming(&claims);
+            let contradiction =
+                |(name, uses)| Contradiction { name, uses, claims: Arc::clone(&claims), calls: calls.clone() };
+            progress.contradictions.extend(elsewhere.into_iter().map(contradiction));
         }
         let Some((identity, error)) = failed else {
             return;
@@ -369,6 +403,26 @@ impl NamedLane {
             Some(Pending { kind: Kind::Owned(task), .. }) => task.end(Err(error), &mut progress.finished),
             _ => progress.borrowed = Some(Err(error)),
         }
+    }
+
+    /// Which of these names other ranks have submitted, for the use that this rank has next.
+    #[must_use]
+    pub fn elsewhere<W: SharedWindows>(&self, windows: &W, claims: &Arc<Claims>) -> Vec<Contradiction> {
+        let owners: Vec<usize> = (0..windows.geometry().ranks).collect();
+        let found = self.names.elsewhere(windows, claims, &owners).into_iter();
+        found.map(|(name, uses)| Contradiction { name, uses, claims: Arc::clone(claims), calls: Vec::new() }).collect()
+    }
+
+    /// The waiting calls with these claims, each with how often its name had been used before.
+    #[must_use]
+    pub fn claiming(&self, claims: &Claims) -> Vec<(Arc<str>, u64)> {
+        let call = |pending: &Pending| match &pending.kind {
+            Kind::Owned(task) if !pending.is_ordered && task.call.claims.as_deref() == Some(claims) => {
+                Some((Arc::clone(&task.call.fingerprint().name), pending.uses))
+            }
+            _ => None,
+        };
+        self.pending.values().filter_map(call).collect()
     }
 
     /// Ends all calls after the group's life has ended. A borrowed call that is not given stays for its own thread.

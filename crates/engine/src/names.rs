@@ -13,10 +13,10 @@ use types::{Tag, digest};
 use crate::SharedWindows;
 
 /// In an entry of the order: whether the call is small on group rank 0. Identities have no such bit.
-const SMALL: u128 = 1;
+pub(crate) const SMALL: u128 = 1;
 
 /// How far back the lists of announcements are searched for a name.
-const SEARCHED: u64 = 1024;
+pub(crate) const SEARCHED: u64 = 1024;
 
 /// This rank's side of the matching; on group rank 0 also the matching itself.
 #[derive(Debug, Default)]
@@ -42,13 +42,20 @@ struct Matching {
 }
 
 impl Names {
-    /// Notes that this rank submits a call with this name, and returns the call's identity.
-    pub fn submit(&mut self, name: &str) -> u128 {
+    /// Notes that this rank submits a call with this name, and returns the call's identity, and how often the name was used
+    /// before.
+    pub fn submit(&mut self, name: &str) -> (u128, u64) {
         let uses = self.uses.entry(digest(0, name.as_bytes())).or_insert(0);
-        let identity = Tag::identity(name, *uses) & !SMALL;
+        let before = *uses;
+        let identity = Tag::identity(name, before) & !SMALL;
         *uses += 1;
         self.backlog.push_back(identity);
-        identity
+        (identity, before)
+    }
+
+    /// How often this rank has used a name.
+    pub(crate) fn uses(&self, name: &str) -> u64 {
+        self.uses.get(&digest(0, name.as_bytes())).copied().unwrap_or(0)
     }
 
     /// Announces what can be announced and, on group rank 0, publishes what all ranks have announced, with what

@@ -290,6 +290,7 @@ impl GroupShared {
             let progress = lock(&self.named).poll(ground, Some(own), look);
             let done = progress.borrowed;
             self.conclude(progress.moved, progress.finished, 0);
+            self.answer(progress.contradictions);
             if let Some(result) = done {
                 return result;
             }

@@ -8,10 +8,12 @@
 use core::time::Duration;
 use std::path::PathBuf;
 
-use types::transport::Geometry;
 use types::{Error, Product, Rank, Result};
 
-use crate::rank_table::RankTable;
+use crate::config::ranks::{Claim, LOCAL_SIZES};
+pub(crate) use crate::config::ranks::{MAX_RANKS, RANK_PAIRS};
+
+mod ranks;
 
 /// How long something may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -127,40 +129,6 @@ pub enum CostsFrom {
     File(PathBuf),
 }
 
-/// Pairs of variables that give rank and number of ranks, the first that is set counts; others must agree.
-pub(crate) const RANK_PAIRS: [(&str, &str); 5] = [
-    ("FOLDCAST_RANK", "FOLDCAST_WORLD_SIZE"),
-    ("RANK", "WORLD_SIZE"),
-    ("RANK_ID", "RANK_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-];
-
-/// Variables by which others claim several ranks in a way that does not say enough: refused where nothing else does,
-/// unless the value is the second.
-const FOREIGN_CLAIMS: [(&str, &str); 3] = [("SLURM_STEP_NUM_TASKS", "1"), ("SLURM_NTASKS", "1"), ("PMIX_RANK", "")];
-
-/// The variable with the path of a rank table.
-const RANK_TABLE: &str = "RANK_TABLE_FILE";
-
-/// Variables that give the number of ranks on this host.
-const LOCAL_SIZES: [&str; 2] = ["LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"];
-
-/// Variables that tell one job from another where there is no `FOLDCAST_JOB`.
-const JOB_VARIABLES: [&str; 8] = [
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "TORCHELASTIC_RUN_ID",
-    "RANK_TABLE_FILE",
-    "CM_CHIEF_IP",
-    "CM_CHIEF_PORT",
-    "PMIX_NAMESPACE",
-    "PMI_JOBID",
-];
-
-/// More ranks than this on one host are taken for a mistake.
-pub(crate) const MAX_RANKS: usize = Geometry::MAX_RANKS;
-
 impl Config {
     /// More threads for one call are taken for a mistake.
     pub const MAX_THREADS: usize = 64;
@@ -175,7 +143,7 @@ impl Config {
                 return Err(Error::invalid(*name, "a whole number from 0", format!("{value:?}")));
             }
         }
-        Self::read(&|name| std::env::var(name).ok())
+        Self::read(&|name| std::env::var(name).ok().or_else(|| ranks::of_launcher(name)))
     }
 
     /// The product that the process's environment chooses.
@@ -189,7 +157,8 @@ impl Config {
     /// Reads variables from `env`.
     pub(crate) fn read(env: &dyn Fn(&str) -> Option<String>) -> Result<Config> {
         let env = &|name: &str| env(name).filter(|value| !value.is_empty());
-        let (rank, size) = ranks(env)?;
+        let claim = ranks::claim(env)?;
+        let Claim { rank, size, .. } = claim;
         for name in LOCAL_SIZES {
             if let Some(local) = number(env, name)?.filter(|local| *local != size) {
                 let expected = format!("{size}, the size of the world: jobs that span hosts are not supported yet");
@@ -204,7 +173,7 @@ impl Config {
             rank: Rank::from_index(rank),
             size,
             local_rank,
-            job: job(env, size),
+            job: ranks::job(env, claim),
             init_timeout: limit(env, "FOLDCAST_INIT_TIMEOUT", "HCCL_CONNECT_TIMEOUT", 120)?,
             timeout: limit(env, "FOLDCAST_TIMEOUT", "HCCL_EXEC_TIMEOUT", 1800)?,
             warn_after: limit(env, "FOLDCAST_WARN_AFTER", "FOLDCAST_WARN_AFTER", 5)?.unwrap_or(Duration::MAX),
@@ -228,6 +197,7 @@ impl Config {
     }
 }
 
+/// Finds variables.
 type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 fn product(env: Env<'_>) -> Result<Product> {
@@ -281,125 +251,6 @@ fn number(env: Env<'_>, name: &str) -> Result<Option<usize>> {
     }
 }
 
-/// Rank and size of the world.
-fn ranks(env: Env<'_>) -> Result<(usize, usize)> {
-    let table = env(RANK_TABLE).is_some();
-    let chief = ["CM_CHIEF_IP", "CM_WORKER_SIZE"].into_iter().find(|name| env(name).is_some());
-    let mut found: Option<(&str, usize, usize)> = None;
-    for (rank_name, size_name) in RANK_PAIRS {
-        let (rank, size) = match (number(env, rank_name)?, number(env, size_name)?) {
-            (Some(rank), Some(size)) => (rank, size),
-            (None, None) => continue,
-            // The table says the rest.
-            _ if rank_name == "RANK_ID" && table => continue,
-            (Some(_), None) => return Err(incomplete(rank_name, size_name)),
-            (None, Some(_)) => return Err(incomplete(size_name, rank_name)),
-        };
-        check(rank_name, rank, size_name, size)?;
-        match found {
-            Some((first, other_rank, other_size)) if (other_rank, other_size) != (rank, size) => {
-                let expected = format!("rank {other_rank} of {other_size}, as {first} and its partner say");
-                return Err(Error::invalid(rank_name, expected, format!("rank {rank} of {size}")));
-            }
-            Some(_) => {}
-            None => found = Some((rank_name, rank, size)),
-        }
-    }
-    if let Some(chief) = chief.filter(|_| table && found.is_none_or(|(name, ..)| name == "RANK_ID")) {
-        return Err(Error::invalid(RANK_TABLE, format!("no value, since {chief} is set"), "both: one of them must go"));
-    }
-    if let Some((_, rank, size)) = found {
-        return Ok((rank, size));
-    }
-    if let Some(file) = env(RANK_TABLE) {
-        return by_table(env, &file);
-    }
-    if chief.is_some() {
-        return chief_and_workers(env);
-    }
-    for (name, harmless) in FOREIGN_CLAIMS {
-        if let Some(value) = env(name).filter(|value| value.trim() != harmless) {
-            let expected = "rank variables beside it, such as RANK and WORLD_SIZE (1 for a single process)";
-            return Err(Error::invalid("RANK", expected, format!("none, with {name}={value}")));
-        }
-    }
-    Ok((0, 1))
-}
-
-/// Rank and size where the table must say at least one of them.
-fn by_table(env: Env<'_>, file: &str) -> Result<(usize, usize)> {
-    let table = RankTable::load(file).map_err(|why| {
-        Error::invalid(
-            RANK_TABLE,
-            "the path of a rank table, or RANK_ID and RANK_SIZE beside it",
-            format!("{file:?}: {why}"),
-        )
-    })?;
-    let size = table.size();
-    if let Some(other) = number(env, "RANK_SIZE")?.filter(|other| *other != size) {
-        let expected = format!("{size}, the number of devices in RANK_TABLE_FILE={file:?}");
-        return Err(Error::invalid("RANK_SIZE", expected, other.to_string()));
-    }
-    let rank = match number(env, "RANK_ID")? {
-        Some(rank) => rank,
-        None => match number(env, "DEVICE_ID")? {
-            Some(device) => table.rank_of(device).ok_or_else(|| {
-                let expected = format!("a device that one rank of RANK_TABLE_FILE={file:?} has, or RANK_ID beside it");
-                Error::invalid("DEVICE_ID", expected, device.to_string())
-            })?,
-            None if size == 1 => 0,
-            None => {
-                let expected = format!("a rank below {size}, since RANK_TABLE_FILE={file:?} has so many");
-                return Err(Error::invalid("RANK_ID", expected, "nothing"));
-            }
-        },
-    };
-    check("RANK_ID", rank, "RANK_SIZE", size)?;
-    Ok((rank, size))
-}
-
-/// The `CM_*` variables name devices, not ranks: on one host the device's number is the rank.
-fn chief_and_workers(env: Env<'_>) -> Result<(usize, usize)> {
-    let Some(size) = number(env, "CM_WORKER_SIZE")? else {
-        return Err(incomplete("CM_CHIEF_IP", "CM_WORKER_SIZE"));
-    };
-    match number(env, "DEVICE_ID")? {
-        Some(device) => {
-            check("DEVICE_ID", device, "CM_WORKER_SIZE", size)?;
-            Ok((device, size))
-        }
-        None if size == 1 => Ok((0, 1)),
-        None => Err(incomplete("CM_WORKER_SIZE", "DEVICE_ID")),
-    }
-}
-
-fn check(rank_name: &str, rank: usize, size_name: &str, size: usize) -> Result<()> {
-    if size == 0 || size > MAX_RANKS {
-        return Err(Error::invalid(size_name, format!("1 to {MAX_RANKS}"), size.to_string()));
-    }
-    if rank >= size {
-        return Err(Error::invalid(rank_name, format!("below {size_name}={size}"), rank.to_string()));
-    }
-    Ok(())
-}
-
-fn incomplete(set: &str, unset: &str) -> Error {
-    Error::invalid(unset, format!("a value, since {set} is set"), "nothing")
-}
-
-fn job(env: Env<'_>, size: usize) -> String {
-    if let Some(job) = env("FOLDCAST_JOB") {
-        return job;
-    }
-    let mut key = format!("ranks={size}");
-    for name in JOB_VARIABLES {
-        if let Some(value) = env(name) {
-            key.push_str(&format!("\n{name}={value}"));
-        }
-    }
-    key
-}
-
 /// A time limit in seconds from our variable or the neighbours', where 0 means no limit.
 fn limit(env: Env<'_>, own: &str, neighbour: &str, default_s: u64) -> Result<Option<Duration>> {
     let (name, text) = match (env(own), env(neighbour)) {
@@ -421,12 +272,12 @@ fn limit(env: Env<'_>, own: &str, neighbour: &str, default_s: u64) -> Result<Opt
 mod tests {
     use super::*;
 
-    fn read(variables: &[(&str, &str)]) -> Result<Config> {
+    pub(super) fn read(variables: &[(&str, &str)]) -> Result<Config> {
         let find = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
         Config::read(&find)
     }
 
-    fn refusal(variables: &[(&str, &str)]) -> String {
+    pub(super) fn refusal(variables: &[(&str, &str)]) -> String {
         match read(variables) {
             Err(error @ Error::InvalidArgument(_)) => error.to_string(),
             other => panic!("{variables:?} gave {other:?}"),
@@ -441,77 +292,6 @@ mod tests {
         assert_eq!(config.init_timeout, Some(Duration::from_secs(120)));
         assert_eq!(config.warn_after, Duration::from_secs(5));
         assert_eq!(read(&[("RANK", ""), ("WORLD_SIZE", "")]).unwrap().size, 1);
-    }
-
-    #[test]
-    fn every_pair_of_variables_is_honoured() {
-        for (rank, size) in RANK_PAIRS {
-            let config = read(&[(rank, "2"), (size, "5")]).unwrap();
-            assert_eq!((config.rank, config.size), (Rank(2), 5), "{rank}");
-        }
-        let config = read(&[("CM_CHIEF_IP", "10.0.0.1"), ("CM_WORKER_SIZE", "4"), ("DEVICE_ID", "3")]).unwrap();
-        assert_eq!((config.rank, config.size), (Rank(3), 4));
-    }
-
-    #[test]
-    fn a_claim_of_ranks_that_cannot_be_honoured_is_refused() {
-        assert!(refusal(&[("RANK_SIZE", "8")]).contains("RANK_ID"));
-        assert!(refusal(&[("RANK", "0")]).contains("WORLD_SIZE"));
-        assert!(refusal(&[("RANK", "8"), ("WORLD_SIZE", "8")]).contains("below WORLD_SIZE=8"));
-        assert!(refusal(&[("RANK", "-1"), ("WORLD_SIZE", "8")]).contains("\"-1\""));
-        assert!(refusal(&[("RANK", "0"), ("WORLD_SIZE", "0")]).contains("WORLD_SIZE"));
-        assert!(refusal(&[("RANK", "0"), ("WORLD_SIZE", "1000000")]).contains("4096"));
-        let missing = refusal(&[("RANK_TABLE_FILE", "/x.json")]);
-        assert!(
-            missing.contains("RANK_TABLE_FILE") && missing.contains("/x.json") && missing.contains("RANK_ID"),
-            "{missing}"
-        );
-        assert!(refusal(&[("CM_CHIEF_IP", "10.0.0.1")]).contains("CM_WORKER_SIZE"));
-        assert!(refusal(&[("CM_WORKER_SIZE", "2")]).contains("DEVICE_ID"));
-        assert!(refusal(&[("SLURM_NTASKS", "4"), ("SLURM_PROCID", "2")]).contains("SLURM_NTASKS=4"));
-        assert!(refusal(&[("PMIX_RANK", "2")]).contains("PMIX_RANK=2"));
-        assert_eq!(read(&[("SLURM_NTASKS", "1"), ("SLURM_PROCID", "0")]).unwrap().size, 1);
-        assert_eq!(read(&[("SLURM_NTASKS", "4"), ("RANK", "0"), ("WORLD_SIZE", "1")]).unwrap().size, 1);
-        let hosts = [("RANK", "0"), ("WORLD_SIZE", "8"), ("LOCAL_WORLD_SIZE", "4")];
-        assert!(refusal(&hosts).contains("span hosts"));
-    }
-
-    #[test]
-    fn a_rank_table_says_what_the_variables_leave_out() {
-        let file = std::env::temp_dir().join(format!("foldcast-table-{}.json", std::process::id()));
-        let devices = r#"[{"device_id": "7", "rank_id": "0"}, {"device_id": "3", "rank_id": "1"}]"#;
-        std::fs::write(&file, format!(r#"{{"version": "1.0", "server_list": [{{"device": {devices}}}]}}"#)).unwrap();
-        let table = ("RANK_TABLE_FILE", file.to_str().unwrap());
-        let of = |more: &[(&str, &str)]| read(&[&[table], more].concat()).map(|config| (config.rank.0, config.size));
-        assert_eq!(of(&[("RANK_ID", "1")]), Ok((1, 2)));
-        assert_eq!(of(&[("DEVICE_ID", "3")]), Ok((1, 2)));
-        assert_eq!(of(&[("RANK_ID", "0"), ("DEVICE_ID", "3")]), Ok((0, 2)));
-        // Where the variables say all, nobody needs the file.
-        assert_eq!(of(&[("RANK_ID", "4"), ("RANK_SIZE", "8")]), Ok((4, 8)));
-        assert_eq!(of(&[("RANK", "4"), ("WORLD_SIZE", "8")]), Ok((4, 8)));
-        let refused = |more: &[(&str, &str)]| refusal(&[&[table], more].concat());
-        assert!(refused(&[]).contains("RANK_ID"));
-        assert!(refused(&[("RANK_ID", "2")]).contains("below RANK_SIZE=2"));
-        assert!(refused(&[("RANK_SIZE", "3"), ("DEVICE_ID", "3")]).contains("expected 2, the number of devices"));
-        assert!(refused(&[("DEVICE_ID", "0")]).contains("DEVICE_ID"));
-        assert!(refused(&[("RANK_ID", "0"), ("CM_CHIEF_IP", "10.0.0.1")]).contains("CM_CHIEF_IP"));
-        std::fs::remove_file(&file).unwrap();
-    }
-
-    #[test]
-    fn variables_that_contradict_each_other_are_refused() {
-        let same = [("RANK", "1"), ("WORLD_SIZE", "2"), ("RANK_ID", "1"), ("RANK_SIZE", "2")];
-        assert_eq!(read(&same).unwrap().rank, Rank(1));
-        let other = [("RANK", "1"), ("WORLD_SIZE", "2"), ("RANK_ID", "0"), ("RANK_SIZE", "2")];
-        assert!(refusal(&other).contains("RANK_ID"));
-    }
-
-    #[test]
-    fn jobs_differ_where_their_variables_do() {
-        let job = |port: &str| read(&[("MASTER_PORT", port), ("RANK", "0"), ("WORLD_SIZE", "2")]).unwrap().job;
-        assert_ne!(job("1"), job("2"));
-        assert_eq!(job("1"), job("1"));
-        assert_eq!(read(&[("FOLDCAST_JOB", "abc")]).unwrap().job, "abc");
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::ThreadId;
 
 use engine::{
-    Choice, Completion, Ground, Life, Limits, NamedLane, OwnedBuffers, Preparer, Task, Terms, UnnamedLane, View, Work,
+    Choice, Claims, Completion, Ground, Life, Limits, NamedLane, OwnedBuffers, Preparer, Task, Terms, UnnamedLane,
+    View, Work,
 };
 use shm::{GroupPeers, GroupWindows, MonotonicClock};
 use types::error::Cause;
@@ -32,6 +33,8 @@ pub struct CallOptions<'a> {
     /// For the allreduce of a list: a digest of something more that the ranks must agree on, such as what each buffer is
     /// called; 0 for nothing.
     pub agreed: u64,
+    /// For the named allreduce of a list: the names under which another rank may make one call for each of its buffers.
+    pub claims: Option<&'a Arc<Claims>>,
 }
 
 impl core::fmt::Debug for CallOptions<'_> {
@@ -329,7 +332,7 @@ impl GroupShared {
         if self.index == Some(0) && !self.has_begun() {
             self.joining.refuse(self);
         } else {
-            self.joining.tell(self, &Cause::Requested { by: self.view.rank });
+            self.joining.leave(self, &Cause::Requested { by: self.view.rank });
         }
         self.world.ring_own();
     }

@@ -8,7 +8,7 @@ use engine::{Call, SETTLING, Terms};
 use shm::observe::Stage;
 use shm::{GroupKey, GroupPeers, GroupWindows, Journal, MonotonicClock, Outcome, Request};
 use types::error::{Cause, Deadline};
-use types::transport::{Clock, Fate, Windows};
+use types::transport::{Channel, Clock, Counter, Fate, Windows};
 use types::{CallSite, Ending, Error, GroupName, Rank, Result, Summary, Ticket};
 
 use crate::group::{GroupShared, lock};
@@ -52,6 +52,8 @@ struct State {
     closed: bool,
     /// Why this process has ended the group's epoch, to be told to the members when the memory is there.
     cause: Option<Cause>,
+    /// Whether this process has left the group without having joined it, which is told with the cause.
+    left: bool,
     next_warning: Option<Duration>,
     left_since: Option<Duration>,
     /// Under what the wait for the memory is noted, once it takes long.
@@ -75,12 +77,19 @@ impl Joining {
         self.is_founding.store(is_founding, Ordering::Release);
     }
 
-    fn say(&self, windows: &GroupWindows, cause: &Cause) {
+    fn say(&self, windows: &GroupWindows, cause: &Cause, left: bool) {
         if self.is_founding.load(Ordering::Acquire) {
             // What was to be said was of the first try.
             let _ = windows.give_up_founding(0, cause);
         } else {
             windows.abort(cause);
+        }
+        if left {
+            // After the cause, which is what calls of the others fail with: `shrink` goes by this.
+            for channel in [Channel::Unnamed, Channel::Named] {
+                windows.publish(channel, Counter::Left, 1);
+            }
+            windows.wake();
         }
     }
 
@@ -139,7 +148,7 @@ impl Joining {
                 state.request = None;
                 self.note_end(&mut state, Outcome::Done);
                 if let Some(cause) = state.cause.take() {
-                    self.say(&windows, &cause);
+                    self.say(&windows, &cause, state.left);
                 }
                 Some(self.joined.get_or_init(|| Joined::new(windows)))
             }
@@ -164,11 +173,12 @@ impl Joining {
     /// Tells the members why the epoch is over, now or as soon as the memory is there.
     pub(crate) fn tell(&self, group: &GroupShared, cause: &Cause) {
         if let Some(joined) = self.poll(group) {
-            return self.say(&joined.windows, cause);
+            let left = lock(&self.state).left;
+            return self.say(&joined.windows, cause, left);
         }
         let mut state = lock(&self.state);
         if let Some(joined) = self.joined.get() {
-            return self.say(&joined.windows, cause);
+            return self.say(&joined.windows, cause, state.left);
         }
         if state.request.is_some() {
             state.cause.get_or_insert_with(|| cause.clone());
@@ -178,6 +188,17 @@ impl Joining {
                 Err(error) => log::error!("{}: the members cannot be told that {cause}: {error}", group.view.rank),
             }
         }
+    }
+
+    /// [Tells](Self::tell) the members that this process, which has not joined the memory, has left the group.
+    pub(crate) fn leave(&self, group: &GroupShared, cause: &Cause) {
+        lock(&self.state).left = true;
+        self.tell(group, cause);
+    }
+
+    /// Whether the first member has refused the memory, which it does when it destroys the group, or is gone.
+    pub(crate) fn is_withdrawn(&self) -> bool {
+        matches!(lock(&self.state).failed, Some(Error::RankDied(_) | Error::Closed { .. }))
     }
 
     /// Refuses the memory to members that ask for it: its first member, this process, has not made it and never will.

@@ -47,7 +47,7 @@ mod world;
 pub use communicator::{Communicator, InitOptions};
 pub use config::{Config, CostsFrom, Timeout};
 pub use element::{Element, bytes_of, bytes_of_mut};
-pub use engine::{Completion, OwnedBuffers};
+pub use engine::{Claims, Completion, OwnedBuffers};
 pub use fused::CompletionMany;
 pub use group::{CallOptions, Group};
 pub use memory::Memory;

@@ -3,6 +3,10 @@
 //! The names take part in every call as a digest in its fingerprint, so a difference is found before anything is reduced,
 //! and by all ranks. Only then do they tell each other the names, in two allgathers of their own. The group goes on
 //! whatever comes of that: who does not get the others' names in time reports the difference without them.
+//!
+//! Where one rank makes a list and another one call for each buffer of it, the two do not meet: see [`alone`].
+
+pub(crate) mod alone;
 
 use core::sync::atomic::Ordering;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -41,7 +45,8 @@ pub(crate) const MOST_SAID: usize = KINDS * SHOWN * (4 * NAME_CHARACTERS + 100) 
 impl Group {
     /// [`all_reduce_many_async`](Self::all_reduce_many_async) of buffers that have names, one a line. All members must give
     /// the same names in the same order: an error says which names, or whose sizes, differ. Where there are fewer names
-    /// than buffers the others go by their number in the list.
+    /// than buffers the others go by their number in the list. With `options.claims`, a rank that makes calls of their own of
+    /// some of the buffers, by [`all_reduce_alone_async`](Self::all_reduce_alone_async), is a mismatch too.
     ///
     /// # Errors
     /// As [`all_reduce_many_async`](Self::all_reduce_many_async).
@@ -56,42 +61,72 @@ impl Group {
     ) -> Result<()> {
         let agreed = types::digest(options.agreed, names.as_bytes());
         let counts: Vec<usize> = buffers.iter_mut().map(|own| own.buffers().len() / dtype.size()).collect();
-        let group = self.clone();
+        let (group, claims) = (self.clone(), options.claims.cloned());
         let explained: CompletionMany = Box::new(move |outcome, buffers| match outcome {
-            Err(Error::Mismatch(mismatch)) => explain(&group, mismatch, listing(&names, &counts), buffers, done),
+            Err(Error::Mismatch(mismatch)) => {
+                let own = listing(&names, &counts);
+                let theirs = group.clone();
+                let judge = move |mismatch: &mut Mismatch, exchange: &dyn Fn() -> Told| {
+                    // A rank whose list lacks a name may wait for this one in a call of that name: looked for before that rank
+                    // can go on.
+                    let found = theirs.shared().claimed_elsewhere(claims.as_ref());
+                    explained_by(mismatch, exchange());
+                    theirs.shared().answer_of_met(found);
+                };
+                explain(&group, mismatch, own, judge, move |mismatch| done(Err(Error::Mismatch(mismatch)), buffers));
+            }
             outcome => done(outcome, buffers),
         });
         self.all_reduce_many_async(dtype, reduction, buffers, &CallOptions { agreed, ..*options }, explained)
     }
 }
 
-/// What ends the call, until somebody takes it.
-type Ending = (Box<Mismatch>, Vec<Box<dyn OwnedBuffers>>, CompletionMany);
+/// What the ranks have told each other, or why not.
+type Told = Result<Vec<(Rank, String)>, String>;
 
-/// Ends the call once the difference is known in words, on a thread of its own: this one is needed for the exchange.
+/// What ends the call, until somebody takes it.
+type Ending = Box<dyn FnOnce(Box<Mismatch>) + Send>;
+
+/// Ends the call with what `judge` makes of the mismatch, on a thread of its own: this one is needed for the exchange, in which
+/// `judge` tells the other ranks `own`, and learns theirs.
 fn explain(
     group: &Group,
     mismatch: Box<Mismatch>,
-    listing: String,
-    buffers: Vec<Box<dyn OwnedBuffers>>,
-    done: CompletionMany,
+    own: String,
+    judge: impl FnOnce(&mut Mismatch, &dyn Fn() -> Told) + Send + 'static,
+    done: impl FnOnce(Box<Mismatch>) + Send + 'static,
 ) {
     let tag = mismatch.site.tag.as_ref().map_or_else(String::new, ToString::to_string);
-    let ending = Arc::new(Mutex::new(Some((mismatch, buffers, done))));
-    let end = |ending: &Mutex<Option<Ending>>, detail: String| {
-        if let Some((mismatch, buffers, done)) = lock(ending).take() {
-            done(Err(Error::Mismatch(Box::new(Mismatch { detail, ..*mismatch }))), buffers);
-        }
-    };
+    let done: Ending = Box::new(done);
+    let ending = Arc::new(Mutex::new(Some((mismatch, done))));
     let (group, theirs) = (group.clone(), Arc::clone(&ending));
     let work = move || {
-        let compare = || exchange(&group, &tag, &listing).map(|listings| differences(&listings));
+        let Some((mut mismatch, done)) = lock(&theirs).take() else { return };
         // What the others sent must not keep the call from ending.
-        let compared = std::panic::catch_unwind(AssertUnwindSafe(compare)).unwrap_or_else(|_| Err("a defect".into()));
-        end(&theirs, compared.unwrap_or_else(|why| format!("what the lists hold could not be compared: {why}")));
+        let compare = AssertUnwindSafe(|| judge(&mut mismatch, &|| exchange(&group, &tag, &own)));
+        if std::panic::catch_unwind(compare).is_err() {
+            mismatch.detail = unknown("a defect");
+        }
+        done(mismatch);
     };
-    if let Err(error) = std::thread::Builder::new().name("foldcast-names".into()).spawn(work) {
-        end(&ending, format!("what the lists hold could not be compared: no thread: {error}"));
+    if let Err(error) = std::thread::Builder::new().name("foldcast-names".into()).spawn(work)
+        && let Some((mut mismatch, done)) = lock(&ending).take()
+    {
+        mismatch.detail = unknown(&format!("no thread: {error}"));
+        done(mismatch);
+    }
+}
+
+fn unknown(why: &str) -> String {
+    format!("what the lists hold could not be compared: {why}")
+}
+
+/// Says in what the lists differ.
+fn explained_by(mismatch: &mut Mismatch, told: Told) {
+    match told {
+        Ok(texts) if alone::explains(mismatch, &texts) => {}
+        Ok(texts) => mismatch.detail = differences(&texts),
+        Err(why) => mismatch.detail = unknown(&why),
     }
 }
 

@@ -13,7 +13,7 @@ use types::transport::{Channel, Clock, Counter, Fate, Windows};
 use types::{CallSite, Ending, Error, Rank, Result};
 
 use crate::group::{CallOptions, Group, GroupShared};
-use crate::join::{Joined, Joining};
+use crate::join::Joined;
 use crate::shrink::agreement::{Facts, Seat, Step, look};
 use crate::wait::{Patience, Pause};
 
@@ -47,11 +47,6 @@ impl Shrinking {
         fresh.shared().joining.set_founding(true);
         (fresh, Seat::default())
     }
-}
-
-/// Whether the first member has given the founding up, or is gone.
-fn is_withdrawn(joining: &Joining) -> bool {
-    matches!(joining.failure(), Some(Error::RankDied(_) | Error::Closed { .. }))
 }
 
 impl Group {
@@ -129,7 +124,10 @@ impl GroupShared {
         if let Some(Fate::Gone(ending)) = fate {
             return Some(ending);
         }
-        let windows = &self.joining.get()?.windows;
+        let Some(Joined { windows, .. }) = self.joining.get() else {
+            // A first member whose process lives keeps the memory from the others only when it has destroyed the group.
+            return (index == 0 && self.joining.is_withdrawn()).then_some(Ending::Left(0));
+        };
         let left = |channel| windows.counter(channel, index, Counter::Left);
         let left = left(Channel::Unnamed).max(left(Channel::Named));
         left.checked_sub(1).map(Ending::Left)
@@ -296,7 +294,7 @@ impl Shrink<'_> {
     /// Fails if the memory of the founding cannot come, unless a death may still be the reason.
     fn check_memory(&self, fresh: &GroupShared, watch: &mut Watch) -> Result<()> {
         let Some(error) = fresh.joining.failure() else { return Ok(()) };
-        if !is_withdrawn(&fresh.joining) {
+        if !fresh.joining.is_withdrawn() {
             return Err(error);
         }
         if watch.refused_since.get_or_insert_with(Instant::now).elapsed() < SETTLING {

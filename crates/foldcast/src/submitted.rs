@@ -11,8 +11,9 @@ use engine::{Completion, NamedLane, OwnedBuffers, Task, UnnamedLane, Work};
 use shm::MonotonicClock;
 use shm::observe::Stage;
 use types::transport::Clock;
-use types::{OpKind, Result, Tag};
+use types::{Buffers, OpKind, Result, Tag};
 
+use crate::config::Timeout;
 use crate::group::{CallOptions, GroupShared, INSIDE, SUBMITTED, lock};
 
 impl GroupShared {
@@ -58,7 +59,7 @@ impl GroupShared {
         let task = |Submission { work, buffers, done }| {
             let ticket = shared.note(Stage::Submitted, &work, options.name);
             tickets.push(ticket);
-            let call = preparer.call(&work, limits).started(now).noted(ticket);
+            let call = preparer.call(&work, limits).started(now).noted(ticket).claiming(options.claims.cloned());
             let call = match options.name {
                 Some(name) => call.named(name),
                 None => call,
@@ -176,12 +177,38 @@ impl GroupShared {
                 }
             }
         }
+        self.answer(core::mem::take(&mut progress.contradictions));
         let moved = progress.moved || !progress.finished.is_empty() || !ended_unnamed.is_empty();
         let unnamed = u32::try_from(ended_unnamed.len()).unwrap_or(u32::MAX);
         let mut finished = progress.finished;
         finished.extend(ended_unnamed);
         self.conclude(moved, finished, unnamed);
         moved || paused
+    }
+
+    /// Hands over a call of no bytes in place of the one that this process will not make by this name; not if it has used the
+    /// name more often. Gives `done` back then.
+    pub(crate) fn submit_instead(
+        shared: &Arc<GroupShared>,
+        work: &Work,
+        name: &str,
+        uses: u64,
+        done: Completion,
+    ) -> core::result::Result<(), Completion> {
+        let limits = shared.limits(Timeout::Never);
+        let mut lane = lock(&shared.named);
+        // What this process has submitted comes first.
+        shared.empty_inbox(&mut lane, &mut None);
+        let preparer = lane.preparer.with_settings(shared.world.settings());
+        let call = preparer.call(work, limits).started(MonotonicClock.now()).named(name);
+        let task = Task { call, buffers: Box::new(Nothing), done, next: None };
+        lane.enter_instead(task, uses).map_err(|task| task.done)?;
+        // It is none of the user's calls.
+        shared.exchanges.fetch_add(1, Ordering::AcqRel);
+        shared.submitted.fetch_add(1, Ordering::AcqRel);
+        drop(lane);
+        shared.activate();
+        Ok(())
     }
 
     /// Gives the turn on and hands ended calls to the progress thread, which runs their completions with no lock held.
@@ -205,6 +232,15 @@ impl GroupShared {
         if moved {
             self.world.ring_own();
         }
+    }
+}
+
+/// No bytes.
+struct Nothing;
+
+impl OwnedBuffers for Nothing {
+    fn buffers(&mut self) -> Buffers<'_> {
+        Buffers::InPlace(&mut [])
     }
 }
 

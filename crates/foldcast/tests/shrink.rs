@@ -9,7 +9,7 @@ use foldcast::{CallOptions, Cause, Communicator, Error, Group, Rank, Result};
 use support::{WATCHDOG, all_well, named, number, ranks, submit, sum, wait, within};
 
 const DEFAULT: CallOptions<'static> =
-    CallOptions { name: None, timeout: foldcast::Timeout::Default, interrupt: None, agreed: 0 };
+    CallOptions { name: None, timeout: foldcast::Timeout::Default, interrupt: None, agreed: 0, claims: None };
 
 fn everybody(communicator: &Communicator) -> Vec<Rank> {
     (0..communicator.size()).map(Rank::from_index).collect()
@@ -363,5 +363,32 @@ fn who_may_not_shrink_is_told() {
         check_works(&group, communicator);
         group.destroy().expect("nothing is in flight");
         assert!(matches!(group.shrink(&DEFAULT), Err(Error::Closed { .. })));
+    }));
+}
+
+#[test]
+fn who_destroyed_a_group_that_it_never_used_is_not_waited_for() {
+    all_well(&ranks("who_destroyed_a_group_that_it_never_used_is_not_waited_for", 3, |communicator| {
+        let own = communicator.rank();
+        // One after the other is the one that never calls: as the first member it would make the memory.
+        for leaving in everybody(communicator) {
+            for others_have_called in [false, true] {
+                let group = communicator.new_group(&everybody(communicator), None).expect("all are members");
+                if own == leaving {
+                    group.destroy().expect("it has no call in flight");
+                } else {
+                    if others_have_called {
+                        let error = sum_of_numbers(&group, communicator).expect_err("one never comes");
+                        let Error::GroupAborted(aborted) = &error else { panic!("{error}") };
+                        assert_eq!(aborted.cause, Cause::Requested { by: leaving }, "{error}");
+                    }
+                    let fresh = group.shrink(&DEFAULT).expect("the others are there");
+                    assert!(fresh.size() == 2 && !fresh.ranks().contains(&leaving), "{:?}", fresh.ranks());
+                    assert_eq!(sum_of_numbers(&fresh, communicator), Ok(expected(&fresh)));
+                    fresh.destroy().expect("it has no call in flight");
+                }
+                communicator.world().barrier(&DEFAULT).expect("all are there");
+            }
+        }
     }));
 }

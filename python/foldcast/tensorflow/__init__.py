@@ -35,14 +35,12 @@ calls of `foldcast`. Two threads that are inside eager calls of one group at onc
 """
 
 from foldcast.tensorflow._fusion import fusion_report
-from foldcast.tensorflow._hooks import EndWithGroup
 from foldcast.tensorflow._library import library_path
 from foldcast.tensorflow._lists import allreduce_fused
 from foldcast.tensorflow._moves import allgather, allreduce_sparse, broadcast
 from foldcast.tensorflow._ops import GradientError, allreduce
 
 __all__ = [
-    "EndWithGroup",
     "GradientError",
     "allgather",
     "allreduce",

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use foldcast::{OwnedBuffers, Result};
+use foldcast::{CallOptions, Claims, OwnedBuffers, Result};
 use table::{ListCall, Member};
 
 use super::{Borrowed, Reply, address, data_type, options, reduction, text};
@@ -30,6 +30,11 @@ unsafe fn start(call: &ListCall) -> Result<()> {
     let (dtype, reduction) = (data_type(call.dtype)?, reduction(call.reduction)?);
     // SAFETY: by the contract of the call.
     let names: Arc<str> = unsafe { text("names", call.names, call.names_len) }?.into();
+    // SAFETY: by the contract of the call.
+    let alone = unsafe { text("alone", call.alone, call.alone_len) }?;
+    // SAFETY: by the contract of the call.
+    let suffix = unsafe { text("suffix", call.suffix, call.suffix_len) }?;
+    let claims = Claims::new(alone, suffix);
     let members: &[Member] = if call.count == 0 {
         &[]
     } else {
@@ -43,5 +48,6 @@ unsafe fn start(call: &ListCall) -> Result<()> {
     let buffers = members.iter().map(borrowed).collect::<Result<Vec<_>>>()?;
     let reply = Reply::to(&call.common);
     let done = Box::new(move |outcome, _| reply.send(&outcome));
-    group.all_reduce_set_async(dtype, reduction, buffers, names, &options(tag), done)
+    let options = CallOptions { claims: claims.as_ref(), ..options(tag) };
+    group.all_reduce_set_async(dtype, reduction, buffers, names, &options, done)
 }

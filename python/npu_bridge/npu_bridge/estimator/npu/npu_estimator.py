@@ -8,7 +8,6 @@ import tempfile
 import foldcast
 import numpy as np
 import tensorflow as tf
-from foldcast.tensorflow import EndWithGroup
 from hccl.manage.api import get_rank_id
 
 from npu_bridge.estimator.npu._missing import estimator_class
@@ -113,8 +112,6 @@ class _TrainsTogether(_Estimator):
         if not self._config_of_device("horovod_mode"):
             # First of all hooks: others look at the global step.
             hooks.insert(0, NPUBroadcastGlobalVariablesHook(0))
-        # A death ends the training, where TensorFlow would make sessions for ever.
-        hooks.insert(0, EndWithGroup())
         config = self._config
         try:
             if not self._writes:

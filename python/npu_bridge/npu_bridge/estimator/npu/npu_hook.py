@@ -73,8 +73,9 @@ def _from_numbers(value, variable):
 class NPUBroadcastGlobalVariablesHook(_v1.train.SessionRunHook):
     """Gives all global variables the values of rank `root_rank` when the session is made: initialised or restored.
 
-    All ranks need it, over the same variables. In a world of one it does nothing. `index` names a device and does
-    nothing.
+    All ranks need it, over the same variables, wherever it stands among the hooks: a first checkpoint, which TensorFlow writes
+    before it comes to the hooks of a script, has the values of that rank already. In a world of one it does nothing. `index`
+    names a device and does nothing.
     """
 
     def __init__(self, root_rank, index=0):
@@ -85,15 +86,13 @@ class NPUBroadcastGlobalVariablesHook(_v1.train.SessionRunHook):
         self._broadcast = None
         if foldcast.size() > 1:
             self._broadcast = broadcast_global_variables(self._root)
+            # What is in this collection runs once the variables have values, and before any hook sees the session.
+            _v1.add_to_collection(_v1.GraphKeys.TABLE_INITIALIZERS, self._broadcast)
 
     def after_create_session(self, session, coord):
-        if self._broadcast is None:
-            return
-        try:
+        # Again: a scaffold may have a local_init_op of its own, and a hook before this one may have set variables.
+        if self._broadcast is not None:
             session.run(self._broadcast)
-        except (tf.errors.AbortedError, tf.errors.UnavailableError) as error:
-            # A MonitoredSession makes a new session after such an error, and again, for ever: the ranks are gone.
-            raise foldcast.GroupAbortedError(f"the broadcast of the variables failed: {error.message}") from error
 
 
 class NPUCheckpointSaverHook(_v1.train.CheckpointSaverHook):
