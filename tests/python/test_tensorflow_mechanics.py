@@ -315,7 +315,7 @@ def errors_of_tensorflow():
         "InvalidArgument": tf.errors.InvalidArgumentError,
         "NotInGroup": tf.errors.InvalidArgumentError,
         "Mismatch": tf.errors.InvalidArgumentError,
-        "RankDied": tf.errors.FailedPreconditionError,
+        "RankDied": tf.errors.AbortedError,
         "Deadline": tf.errors.DeadlineExceededError,
         "GroupAborted": tf.errors.FailedPreconditionError,
         "ForkedProcess": tf.errors.FailedPreconditionError,

@@ -344,7 +344,7 @@ def with_a_victim(rank, size):
         for call in calls:
             try:
                 session.run(call)
-            except tf.errors.FailedPreconditionError as error:
+            except (tf.errors.FailedPreconditionError, tf.errors.AbortedError) as error:
                 found.append(str(error))
         report(found)
     os._exit(0)

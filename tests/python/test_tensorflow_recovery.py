@@ -58,7 +58,7 @@ def data_end(rank, size):
                 steps += 1
         except tf.errors.OutOfRangeError:
             return [steps, "end of the data"]
-        except tf.errors.FailedPreconditionError as error:
+        except tf.errors.AbortedError as error:
             return [steps, str(error)]
 
 
@@ -94,7 +94,7 @@ def goes_on(rank, size):
         os.kill(os.getpid(), signal.SIGKILL)
     try:
         session.run(ops, values)
-    except tf.errors.FailedPreconditionError as error:
+    except tf.errors.AbortedError as error:
         assert "rank 0 was killed by signal 9" in str(error), error
     else:
         raise AssertionError("rank 0 is dead")

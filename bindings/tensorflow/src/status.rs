@@ -9,9 +9,9 @@ use table::Code;
 use crate::api::{RawStatus, api};
 
 /// The status codes of TensorFlow that this library uses. Never `UNAVAILABLE`: TensorFlow takes that for a fault of its
-/// own network and rewrites the message. Nor `ABORTED`: a MonitoredSession takes either for a lost worker, makes a new session
-/// and runs the step again, and again for ever. A group that is over stays so until the program shrinks it or makes another:
-/// that is what `FAILED_PRECONDITION` says.
+/// own network and rewrites the message. `ABORTED` is for a death alone: a MonitoredSession takes it for a lost worker, makes a new
+/// session and runs the step again. What that finds, a group that is over and stays so until the program shrinks it or makes
+/// another, is `FAILED_PRECONDITION`, with which the session ends: else it would begin anew for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub(crate) enum StatusCode {
@@ -19,6 +19,7 @@ pub(crate) enum StatusCode {
     DeadlineExceeded = 4,
     ResourceExhausted = 8,
     FailedPrecondition = 9,
+    Aborted = 10,
     Internal = 13,
 }
 
@@ -35,7 +36,7 @@ impl StatusCode {
             (Code::InvalidArgument as u32, StatusCode::InvalidArgument),
             (Code::NotInGroup as u32, StatusCode::InvalidArgument),
             (Code::Mismatch as u32, StatusCode::InvalidArgument),
-            (Code::RankDied as u32, StatusCode::FailedPrecondition),
+            (Code::RankDied as u32, StatusCode::Aborted),
             (Code::Deadline as u32, StatusCode::DeadlineExceeded),
             (Code::GroupAborted as u32, StatusCode::FailedPrecondition),
             (Code::ForkedProcess as u32, StatusCode::FailedPrecondition),
@@ -128,7 +129,7 @@ mod tests {
             (Code::InvalidArgument, StatusCode::InvalidArgument),
             (Code::NotInGroup, StatusCode::InvalidArgument),
             (Code::Mismatch, StatusCode::InvalidArgument),
-            (Code::RankDied, StatusCode::FailedPrecondition),
+            (Code::RankDied, StatusCode::Aborted),
             (Code::Deadline, StatusCode::DeadlineExceeded),
             (Code::GroupAborted, StatusCode::FailedPrecondition),
             (Code::ForkedProcess, StatusCode::FailedPrecondition),

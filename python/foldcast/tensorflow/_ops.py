@@ -100,8 +100,8 @@ def allreduce(
     Notes
     -----
     What shows only when the op runs is an error of ``tf.errors``: ``InvalidArgumentError`` if the ranks disagree or this
-    rank is not in the group, ``FailedPreconditionError`` if a rank died, the group was aborted, after `foldcast.shutdown`
-    or in a forked process, ``DeadlineExceededError``, and ``ResourceExhaustedError``.
+    rank is not in the group, ``AbortedError`` if a rank died, ``FailedPreconditionError`` if the group is over, after
+    `foldcast.shutdown` or in a forked process, ``DeadlineExceededError``, and ``ResourceExhaustedError``.
 
     A sum has a gradient: the sum, over the same group, of what flows back. The other reductions have none.
 
