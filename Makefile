@@ -1,6 +1,8 @@
 # What a developer types. `make` alone lists it.
 SHELL := bash
 .DEFAULT_GOAL := help
+# Several targets are made in the order in which they are named, with one `setup` before them.
+.NOTPARALLEL:
 .PHONY: help setup demo test test-rust test-python matrix instructions soak chaos leaks cliffs figures bench-peers release lint clean
 
 help: ## list the targets

@@ -21,9 +21,12 @@ releases=(
 # Patterns in tests/python; a new file that matches one is run by itself.
 all_tests=('test_tensorflow_*.py' 'test_npu_bridge_*.py' test_product_tensorflow.py)
 short_tests=(test_tensorflow_{mechanics,arguments,fusion,synchronous,old}.py 'test_npu_bridge_*.py')
-# Of the longest tests, one for what releases differ in; the rest is left to the long form.
+# Of the longest tests, one for what releases differ in; the rest is left to the long form. So is what uses no TensorFlow.
 short_nodes=(test_tensorflow_ranks.py::test_orders_that_differ_between_ranks)
-short_without=(test_tensorflow_fusion.py::test_equal_bits_fused_and_unfused_on_real_ranks)
+short_without=(
+    test_tensorflow_fusion.py::test_equal_bits_fused_and_unfused_on_real_ranks
+    test_npu_bridge_{manage,split}.py
+)
 short_releases=(1.15 2.6)
 
 short=

@@ -15,4 +15,5 @@ def _load():
     return module
 
 
-ranks = _load().ranks
+_loaded = _load()
+ranks, directories = _loaded.ranks, _loaded.directories

@@ -20,7 +20,7 @@ import time
 TARGET = os.environ.get("CARGO_TARGET_DIR", "target")
 ALONE = os.environ.get("LEAKS_ALONE") == "1"
 PLACES = ("/dev/shm", "/dev/mqueue", "/tmp", "/var/tmp")
-WATCHDOG = 10
+WATCHDOG = 60  # seconds; what is there after them stays for ever
 MARK = "FOLDCAST_LEAKS_MARK"
 PYTHON_RANK = """
 import foldcast, numpy as np

@@ -1,9 +1,15 @@
-"""The fixture ``ranks``: runs a function of a test file, or a script, in N ranks of a job, as users start them."""
+"""Fixtures that run a function of a test file in N ranks of a job.
+
+``ranks`` starts them as users do, with the launcher. ``warm_ranks`` forks them from a process that has TensorFlow already:
+the import takes seconds of each rank's time, and is much of what tests of TensorFlow would take. What is about the launcher,
+about imports, or about variables that TensorFlow reads when it is imported uses ``ranks``.
+"""
 
 import ctypes
 import json
 import os
 import pathlib
+import select
 import signal
 import subprocess
 import sys
@@ -25,7 +31,7 @@ OF_A_JOB = (
 
 
 class Job:
-    """N ranks under the launcher.
+    """N ranks under the launcher, or forked.
 
     Attributes
     ----------
@@ -34,26 +40,16 @@ class Job:
     returncode : int
         The launcher's exit code.
     stdout, stderr : str
-        The launcher's output, each line with its rank: ``[2] ...``.
+        The job's output; under the launcher each line with its rank: ``[2] ...``.
     """
 
-    def __init__(self, size, command, directory, env, timeout, own_numbers):
+    def __init__(self, size, process, directory, timeout, own_numbers=False):
         self.size = size
+        self.process = process
         self._own_numbers = own_numbers
         self.results = self.returncode = None
         self._directory = pathlib.Path(directory)
         self._timeout = timeout
-        self._files = [open(self._directory / name, "w+") for name in ("stdout", "stderr")]
-        out, err = self._files
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            env=env,
-            start_new_session=True,
-            preexec_fn=_die_with_parent,
-        )
 
     def pid(self, rank):
         """The process id of a rank."""
@@ -111,8 +107,7 @@ class Job:
     def end(self):
         """End whatever is left."""
         if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+            self.process.end()
         # Numbers of another namespace are other processes here.
         for file in () if self._own_numbers else self._directory.glob("*.pid"):
             # The ranks die with the launcher; this is for the day on which they do not.
@@ -121,14 +116,94 @@ class Job:
                 time.sleep(0.01)
             if _is_running(int(file.read_text())):
                 _signal(int(file.read_text()), signal.SIGKILL)
-        for file in self._files:
-            file.close()
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         self.end()
+
+
+class Launched(subprocess.Popen):
+    """The launcher of a job, whose output goes to files."""
+
+    def __init__(self, command, directory, env):
+        with open(f"{directory}/stdout", "w") as out, open(f"{directory}/stderr", "w") as err:
+            super().__init__(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=env,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+
+    def end(self):
+        os.killpg(self.pid, signal.SIGKILL)
+        self.wait()
+
+
+class Warm:
+    """The process that ranks are forked from, and the jobs of which it runs one after the other: see _warm.py."""
+
+    def __init__(self):
+        command = [sys.executable, str(HERE / "_warm.py")]
+        env = {name: value for name, value in os.environ.items() if name not in OF_A_JOB}
+        env.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=env, preexec_fn=_die_with_parent)
+        self._jobs = 0
+
+    def fork(self, **request):
+        self._jobs += 1
+        job = f"warm-{self._process.pid}-{self._jobs}"
+        self._process.stdin.write(json.dumps(dict(request, job=job)).encode() + b"\n")
+        self._process.stdin.flush()
+        return Forked(self)
+
+    def answer(self, timeout):
+        """Its next line; None if there is none in time."""
+        pipe = self._process.stdout
+        if not select.select([pipe], [], [], timeout)[0]:
+            return None
+        line = pipe.readline()
+        assert line, "the process that ranks are forked from has ended; what it said is above"
+        return json.loads(line)
+
+    def is_there(self):
+        return self._process.poll() is None
+
+    def end(self):
+        """With all ranks that are left."""
+        self._process.kill()
+        self._process.wait()
+        self._process.stdin.close()
+        self._process.stdout.close()
+
+
+class Forked:
+    """Forked ranks, to a job what its launcher is."""
+
+    def __init__(self, warm):
+        self._warm = warm
+        self.returncode = None
+        assert warm.answer(300), "the process that ranks are forked from does not answer"  # it imports TensorFlow first
+
+    def poll(self):
+        return self._ended(0)
+
+    def wait(self, timeout):
+        if self._ended(timeout) is None:
+            raise subprocess.TimeoutExpired("forked ranks", timeout)
+
+    def _ended(self, timeout):
+        if self.returncode is None:
+            self.returncode = self._warm.answer(timeout)
+        return self.returncode
+
+    def end(self):
+        self._warm.end()  # the next job gets a new one
 
 
 _libc = ctypes.CDLL(None)
@@ -208,15 +283,72 @@ class Ranks:
                 variables[name] = value
         rank = [*rank_within, PYTHON, *python, *program]
         command = [*within, str(LAUNCHER), "run", "-n", str(size), *launcher, "--", *rank]
-        return Job(size, command, directory.name, variables, timeout * PATIENCE, own_numbers)
+        return Job(size, Launched(command, directory.name, variables), directory.name, timeout * PATIENCE, own_numbers)
+
+
+class WarmRanks:
+    """Forks jobs."""
+
+    def __init__(self, file, directories, warm):
+        self._file = file
+        self._directories = directories
+        self._warm = warm
+
+    def __call__(self, size, function, *arguments, expect=0, **options):
+        """Run ``function(rank, size, *arguments)`` in every rank, to the end, as ``ranks`` does."""
+        with self.start(size, function, *arguments, **options) as job:
+            return job.finish(expect)
+
+    def start(self, size, function, *arguments, timeout=120, env=None, keep_going=False):
+        """Start the function in every rank and do not wait.
+
+        Options: ``timeout`` and ``env`` as of ``ranks``; ``keep_going``: ranks go on if one fails.
+        """
+        directory = tempfile.TemporaryDirectory(prefix="foldcast-test-")
+        self._directories.append(directory)
+        for name in ("stdout", "stderr"):
+            pathlib.Path(directory.name, name).touch()
+        process = self._warm().fork(
+            size=size,
+            directory=directory.name,
+            program=[str(self._file), function.__name__, json.dumps(arguments)],
+            env=dict(env or {}, FOLDCAST_TEST_DIRECTORY=directory.name),
+            keep_going=keep_going,
+        )
+        return Job(size, process, directory.name, timeout)
 
 
 @pytest.fixture
-def ranks(request):
-    directories = []
-    yield Ranks(request.path, directories)
-    for directory in directories:
+def directories():
+    made = []
+    yield made
+    for directory in made:
         directory.cleanup()
+
+
+@pytest.fixture
+def ranks(request, directories):
+    return Ranks(request.path, directories)
+
+
+@pytest.fixture(scope="session")
+def warm():
+    """The process to fork from, made at first use, and anew after a job that had to be ended."""
+    made = []
+
+    def get():
+        if not made or not made[-1].is_there():
+            made.append(Warm())
+        return made[-1]
+
+    yield get
+    if made and made[-1].is_there():
+        made[-1].end()
+
+
+@pytest.fixture
+def warm_ranks(request, directories, warm):
+    return WarmRanks(request.path, directories, warm)
 
 
 # ---- hostile environments; fixtures, since the ranks import the test files too ----

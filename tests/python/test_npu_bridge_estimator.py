@@ -118,15 +118,15 @@ def _keeper(weights):
     return Keeper()
 
 
-def test_one_directory_for_all(ranks, tmp_path, estimator_is_there):
-    results = ranks(2, run_body, str(tmp_path), False, timeout=400).results
+def test_one_directory_for_all(warm_ranks, tmp_path, estimator_is_there):
+    results = warm_ranks(2, run_body, str(tmp_path), False, timeout=400).results
     assert results[0] == results[1]
     common = tmp_path / "common"
     assert (common / "checkpoint").exists() and (common / "eval").is_dir() and (common / "eval_rank1").is_dir()
 
 
-def test_a_directory_for_each(ranks, tmp_path, estimator_is_there):
-    results = ranks(2, run_body, str(tmp_path), True, timeout=400).results
+def test_a_directory_for_each(warm_ranks, tmp_path, estimator_is_there):
+    results = warm_ranks(2, run_body, str(tmp_path), True, timeout=400).results
     assert results[0] == results[1]
     assert (tmp_path / "0" / "checkpoint").exists() and (tmp_path / "1" / "checkpoint").exists()
     assert not (tmp_path / "alone0" / "checkpoint").exists()
@@ -150,9 +150,9 @@ def orphan_body(rank, size, directory, horovod):
         report(str(error))
 
 
-def test_a_death_ends_the_training(ranks, tmp_path, estimator_is_there):
+def test_a_death_ends_the_training(warm_ranks, tmp_path, estimator_is_there):
     for horovod in (True, False):
-        with ranks.start(2, orphan_body, str(tmp_path), horovod, launcher=["--keep-going"], timeout=400) as job:
+        with warm_ranks.start(2, orphan_body, str(tmp_path), horovod, keep_going=True, timeout=400) as job:
             job.wait_ready(0, "trained")
             job.wait_ready(1, "trained")
             job.kill(1)
@@ -205,8 +205,8 @@ def options_body(rank, size, directory):
             NPUEstimatorSpec("train", loss=tf.constant(1.0), train_op=tf.no_op(), host_call=wrong)
 
 
-def test_configurations(ranks, tmp_path, estimator_is_there):
-    ranks(1, options_body, str(tmp_path))
+def test_configurations(warm_ranks, tmp_path, estimator_is_there):
+    warm_ranks(1, options_body, str(tmp_path))
 
 
 def missing_body(rank, size):
@@ -217,7 +217,7 @@ def missing_body(rank, size):
             use()
 
 
-def test_without_estimator_the_use_is_an_error(ranks):
+def test_without_estimator_the_use_is_an_error(warm_ranks):
     if has_estimator():
         pytest.skip("SKIPPED: this TensorFlow has Estimator")
-    ranks(1, missing_body)
+    warm_ranks(1, missing_body)

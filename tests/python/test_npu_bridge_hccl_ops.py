@@ -48,7 +48,7 @@ def graph_body(rank, size):
     return {name: result.tolist() for name, result in results.items()}
 
 
-def test_graph(ranks):
+def test_graph(warm_ranks):
     expected = {
         "sum": [[10.0, -12.0, 2.0]],
         "max": [[4.0, 0.0, 0.5]],
@@ -63,7 +63,7 @@ def test_graph(ranks):
     }
     even = {"half": [[4.0, -4.0, 1.0]], "half gradient": [[4.0, 4.0, 4.0]]}
     odd = {"half": [[6.0, -8.0, 1.0]], "half gradient": [[6.0, 6.0, 6.0]]}
-    results = ranks(4, graph_body).results
+    results = warm_ranks(4, graph_body).results
     assert results == [dict(expected, **half) for half in (even, odd, even, odd)]
 
 
@@ -144,10 +144,10 @@ def small_bodies(rank, size):
     }
 
 
-def test_eager_function_override_and_refusals(ranks):
+def test_eager_function_override_and_refusals(warm_ranks):
     expected = {
         "eager and function": [[2.0], [3.0], [2.0]],
         "gradient_override_map": [20.0, 20.0],
         "refusals": None,
     }
-    assert ranks(2, small_bodies).results == [expected] * 2
+    assert warm_ranks(2, small_bodies).results == [expected] * 2

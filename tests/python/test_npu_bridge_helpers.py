@@ -121,8 +121,8 @@ def one_rank_body(rank, size):
     configurations_body(rank, size)
 
 
-def test_ops_repeated_steps_and_configurations(ranks):
-    ranks(1, one_rank_body)
+def test_ops_repeated_steps_and_configurations(warm_ranks):
+    warm_ranks(1, one_rank_body)
 
 
 def broadcast_body(rank, size):
@@ -169,8 +169,8 @@ def broadcast_body(rank, size):
     return [value.tobytes().hex() for value in got]
 
 
-def test_broadcast_of_variables(ranks):
-    results = ranks(3, broadcast_body).results
+def test_broadcast_of_variables(warm_ranks):
+    results = warm_ranks(3, broadcast_body).results
     assert results[0] == results[1] == results[2] and len(results[0]) == 9
 
 

@@ -181,8 +181,8 @@ def one_rank_body(rank, size):
     scope_body(rank, size)
 
 
-def test_names_and_scopes(ranks):
-    ranks(1, one_rank_body)
+def test_names_and_scopes(warm_ranks):
+    warm_ranks(1, one_rank_body)
 
 
 def two_ranks_body(rank, size):
@@ -194,9 +194,9 @@ def two_ranks_body(rank, size):
     }
 
 
-def test_resources_configurations_and_the_system(ranks):
+def test_resources_configurations_and_the_system(warm_ranks):
     expected = {"resource": [3.0, 20.0, 200.0], "config": [12.0], "system": [3.0]}
-    assert ranks(2, two_ranks_body).results == [expected] * 2
+    assert warm_ranks(2, two_ranks_body).results == [expected] * 2
 
 
 def no_keras_body(rank, size):

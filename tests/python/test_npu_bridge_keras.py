@@ -91,19 +91,19 @@ def training_body(rank, size, graph):
     return finals[0]
 
 
-def test_fit(ranks):
-    results = ranks(2, training_body, False, timeout=300).results
+def test_fit(warm_ranks):
+    results = warm_ranks(2, training_body, False, timeout=300).results
     assert results[0] == results[1] and results[0]
 
 
-def test_fit_in_a_graph(ranks):
+def test_fit_in_a_graph(warm_ranks):
     import pytest
     import tensorflow as tf
 
     keras = getattr(tf.compat.v1, "keras", None)
     if not hasattr(getattr(keras, "backend", None), "set_session"):
         pytest.skip("SKIPPED: Keras 3 runs in no v1 graph")
-    results = ranks(2, training_body, True, timeout=300).results
+    results = warm_ranks(2, training_body, True, timeout=300).results
     assert results[0] == results[1] and results[0]
 
 
@@ -144,8 +144,8 @@ def steps_body(rank, size):
     return [weight.tolist() for weight in model.get_weights()]
 
 
-def test_own_loop_and_late_weights(ranks):
-    results = ranks(2, steps_body).results
+def test_own_loop_and_late_weights(warm_ranks):
+    results = warm_ranks(2, steps_body).results
     assert results[0] == results[1] and results[0]
 
 
@@ -173,6 +173,6 @@ def under_a_loss_scale(rank, size):
     return [float(value) for value in model.get_weights()[0].ravel()]
 
 
-def test_a_loss_scale_of_keras_goes_around_the_average(ranks):
-    first, second = ranks(2, under_a_loss_scale, timeout=300).results
+def test_a_loss_scale_of_keras_goes_around_the_average(warm_ranks):
+    first, second = warm_ranks(2, under_a_loss_scale, timeout=300).results
     assert first == second

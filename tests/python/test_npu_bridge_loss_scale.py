@@ -67,8 +67,8 @@ def one_rank_body(rank, size):
     arguments_body(rank, size)
 
 
-def test_the_managers(ranks):
-    ranks(1, one_rank_body)
+def test_the_managers(warm_ranks):
+    warm_ranks(1, one_rank_body)
 
 
 def training_body(rank, size, distributed, initial):
@@ -105,25 +105,25 @@ def training_body(rank, size, distributed, initial):
     return [[float(value) for value in result] for result in results]
 
 
-def test_all_ranks_skip_a_step_alike(ranks):
+def test_all_ranks_skip_a_step_alike(warm_ranks):
     first, last = [7, 1, 0, 3, 2**15, 1], [5, 1, -2, 1, 2**14, 2]
     expected = [first, first, [7, 1, 0, 3, 2**14, 1], last]
-    assert ranks(2, training_body, "own", 2.0**15).results == [expected] * 2
+    assert warm_ranks(2, training_body, "own", 2.0**15).results == [expected] * 2
 
 
-def test_averaged_gradients_are_scaled_and_skipped(ranks):
+def test_averaged_gradients_are_scaled_and_skipped(warm_ranks):
     # The sum of two ranks' float16 gradients is finite up to 65504, before it is divided by 2.
     first, last = [7, 1, 0, 3, 2**14, 1], [5, 1, -2, 1, 2**13, 2]
     expected = [first, first, [7, 1, 0, 3, 2**13, 1], last]
-    assert ranks(2, training_body, "averaged", 2.0**14).results == [expected] * 2
+    assert warm_ranks(2, training_body, "averaged", 2.0**14).results == [expected] * 2
 
 
-def test_not_distributed_each_rank_decides(ranks):
+def test_not_distributed_each_rank_decides(warm_ranks):
     # The scale is still 2**15 in the last step, so that the gradient 2 of the float16 variable is infinite there.
     first, second = [7, 1, 0, 3, 2**15, 1], [6, 1, -1, 2, 2**15, 2]
     zero = [first, second, second, [6, 1, -1, 2, 2**14, 2]]
     one = [first, first, second, [6, 1, -1, 2, 2**14, 2]]
-    assert ranks(2, training_body, None, 2.0**15).results == [zero, one]
+    assert warm_ranks(2, training_body, None, 2.0**15).results == [zero, one]
 
 
 def fixed_body(rank, size):
@@ -151,5 +151,5 @@ def fixed_body(rank, size):
     return outcome
 
 
-def test_a_fixed_scale(ranks):
-    assert ranks(1, fixed_body).results == [[0.5, 0.5, -INF, -INF]]
+def test_a_fixed_scale(warm_ranks):
+    assert warm_ranks(1, fixed_body).results == [[0.5, 0.5, -INF, -INF]]

@@ -96,8 +96,8 @@ def training_body(rank, size):
     return finals[0]
 
 
-def test_training_equals_one_process_on_the_joint_batch(ranks):
-    results = ranks(2, training_body, timeout=300).results
+def test_training_equals_one_process_on_the_joint_batch(warm_ranks):
+    results = warm_ranks(2, training_body, timeout=300).results
     assert results[0] == results[1] and results[0]
 
 
@@ -118,8 +118,8 @@ def alone_body(rank, size):
         assert not [op.type for op in graph.get_operations() if op.type.startswith("Hcom")]
 
 
-def test_a_world_of_one_adds_nothing(ranks):
-    ranks(1, alone_body)
+def test_a_world_of_one_adds_nothing(warm_ranks):
+    warm_ranks(1, alone_body)
 
 
 def allreduce_body(rank, size):
@@ -168,7 +168,7 @@ def allreduce_body(rank, size):
     return {name: value.tolist() for name, value in eager.items()}
 
 
-def test_allreduce_and_npu_allreduce(ranks):
+def test_allreduce_and_npu_allreduce(warm_ranks):
     expected = {
         "average": [2.5, 5.0],
         "sum": [10.0, 20.0],
@@ -183,7 +183,7 @@ def test_allreduce_and_npu_allreduce(ranks):
         "c": 5.0,
         "fused": [10.0, 20.0],
     }
-    results = ranks(4, allreduce_body).results
+    results = warm_ranks(4, allreduce_body).results
     for rank, result in enumerate(results):
         assert result == dict(expected, pair=[1.5, 3.0] if rank < 2 else [3.5, 7.0])
 
@@ -205,10 +205,10 @@ def slices_body(rank, size):
     return results
 
 
-def test_slices_of_different_lengths(ranks):
+def test_slices_of_different_lengths(warm_ranks):
     total = [[21.0, 1.0], [0.0, 0.0], [0.0, 0.0], [10.0 + 20.0 + 22.0, 3.0]]
     third = [[value / 3 for value in row] for row in total]
-    for result in ranks(3, slices_body).results:
+    for result in warm_ranks(3, slices_body).results:
         assert result[0] == total
         assert all(abs(a - b) < 1e-5 for row, other in zip(result[1], third) for a, b in zip(row, other))
 
@@ -224,8 +224,8 @@ def eager_body(rank, size):
     return variable.numpy().tolist()
 
 
-def test_eager(ranks):
-    assert ranks(2, eager_body).results == [[0.0, 1.0]] * 2
+def test_eager(warm_ranks):
+    assert warm_ranks(2, eager_body).results == [[0.0, 1.0]] * 2
 
 
 def refusals_body(rank, size):
@@ -255,5 +255,5 @@ def refusals_body(rank, size):
             broadcast_global_variables(2, 0)
 
 
-def test_refusals(ranks):
-    ranks(1, refusals_body)
+def test_refusals(warm_ranks):
+    warm_ranks(1, refusals_body)

@@ -101,7 +101,11 @@ def with_no_descriptor_left(rank, size, who):
     foldcast.barrier()
     held = []
     if rank == who:
-        time.sleep(0.5)  # What the barrier needed is given back by now.
+        # What the barrier needed is given back when nothing has changed for a while.
+        counts = []
+        while len(counts) < 100 or len(set(counts[-100:])) > 1:
+            counts.append(len(os.listdir("/proc/self/fd")))
+            time.sleep(0.005)
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
         try:
             while True:
@@ -113,7 +117,7 @@ def with_no_descriptor_left(rank, size, who):
                 for _ in range(4):
                     os.close(held.pop())
     group = foldcast.new_group(range(size), "late")
-    total = group.allreduce(np.ones(1000), timeout=20)[0]
+    total = group.allreduce(np.ones(1000), timeout=60)[0]
     for number in held:
         os.close(number)
     return float(total)

@@ -12,11 +12,15 @@ SHIFT = 61  # ranks take their inputs from one pool, this many elements apart: o
 
 
 def cases(size):
-    """(dtype, reduction, counts): all small counts for all, each middle one for some, the large one for few."""
+    """(dtype, reduction, counts): the small counts, each middle one for some, the large one for few.
+
+    With more than three ranks a third of the small ones each, so that what has them all is a dtype and reduction on some ranks.
+    """
     number = 0
     for name in _oracle.DTYPES:
         for reduction in _oracle.REDUCTIONS:
-            counts = [*SMALL, *MIDDLE[(number + size) % 4 :: 4]]
+            small = SMALL if size <= 3 else SMALL[(number + size) % 3 :: 3]
+            counts = [*small, *MIDDLE[(number + size) % 4 :: 4]]
             if number % 12 == size:
                 counts.append(LARGE)
             yield name, reduction, counts

@@ -302,5 +302,5 @@ def a_variable_on_ranks(rank, size):
                 assert np.array_equal(session.run(held), start)
 
 
-def test_r13_on_hosts_with_several_ranks(ranks):
-    ranks(2, a_variable_on_ranks)
+def test_r13_on_hosts_with_several_ranks(warm_ranks):
+    warm_ranks(2, a_variable_on_ranks)

@@ -406,7 +406,7 @@ print(len(engine.submissions), *[str(warning.message) for warning in caught if "
 
 
 def gradients_fused_and_not(rank, size):
-    """160 gradients on real ranks: the same bits fused, unfused and eagerly."""
+    """160 gradients on real ranks, and fewer of other dtypes: the same bits fused, unfused and eagerly."""
     import zlib
 
     import numpy as np
@@ -416,8 +416,8 @@ def gradients_fused_and_not(rank, size):
     random = np.random.default_rng(rank)
     shapes = [((7 * i) % 50 + 1, i % 5 + 1) for i in range(160)]
     digests = []
-    for dtype in (tf.float32, tf.float16, tf.int32):
-        inputs = [tf.cast(random.standard_normal(shape) * 100, dtype) for shape in shapes]
+    for dtype, count in ((tf.float32, 160), (tf.float16, 30), (tf.int32, 30)):
+        inputs = [tf.cast(random.standard_normal(shape) * 100, dtype) for shape in shapes[:count]]
 
         @tf.function
         def step(tensors, fusion):
@@ -429,11 +429,12 @@ def gradients_fused_and_not(rank, size):
         assert len(set(as_bytes)) == 1
         digests.append(zlib.crc32(as_bytes[0]))
     # Two launches by default, one by fusion=2, for each dtype.
-    assert [len(launch["members"]) for launch in fusion_report()].count(160) == 3
+    launches = [len(launch["members"]) for launch in fusion_report()]
+    assert (launches.count(160), launches.count(30)) == (1, 2), launches
     return [digests, len(fusion_report())]
 
 
-def test_equal_bits_fused_and_unfused_on_real_ranks(ranks):
-    job = ranks(3, gradients_fused_and_not, timeout=600)
+def test_equal_bits_fused_and_unfused_on_real_ranks(warm_ranks):
+    job = warm_ranks(3, gradients_fused_and_not, timeout=600)
     assert job.results[0] == job.results[1] == job.results[2]
     assert job.results[0][1] == 9

@@ -4,47 +4,47 @@ import pytest
 
 
 def gradients_by_strategy(rank, size):
-    """160 gradients, by default and by each kind of strategy: how many launches, and the right sums."""
+    """Gradients, by default and by each kind of strategy: how many launches, and the right sums."""
     import numpy as np
     import tensorflow as tf
     from foldcast.tensorflow import allreduce, fusion_report
     from hccl.split.api import set_split_strategy_by_idx, set_split_strategy_by_size
 
-    def step():
-        inputs = [tf.fill([1 + at % 7], float(at + rank)) for at in range(160)]
+    def step(count):
+        inputs = [tf.fill([1 + at % 7], float(at + rank)) for at in range(count)]
         results = tf.function(lambda tensors: [allreduce(tensor) for tensor in tensors])(inputs)
         for at, result in enumerate(results):
             assert np.all(result.numpy() == size * at + sum(range(size))) and result.shape == (1 + at % 7,)
         return [len(launch["members"]) for launch in fusion_report(clear=True)]
 
-    found = [step()]
+    found = [step(160)]
     set_split_strategy_by_idx([20, 100, 159])
-    found.append(step())
+    found.append(step(160))
     # For another number of gradients: none of them is fused, and one warning says both numbers.
-    set_split_strategy_by_idx([3, 120])
-    found.append(step())
-    found.append(step())
+    set_split_strategy_by_idx([3, 20])
+    found.append(step(30))
+    found.append(step(30))
     set_split_strategy_by_size([60, 20, 20])
-    found.append(step())
+    found.append(step(30))
     # Before it is made, and after a group of that name is gone.
     set_split_strategy_by_size([100], "later")
-    found.append(step())
+    found.append(step(30))
     return found
 
 
-def test_r15_the_split_strategies(ranks):
-    job = ranks(2, gradients_by_strategy, timeout=600)
+def test_r15_the_split_strategies(warm_ranks):
+    job = warm_ranks(2, gradients_by_strategy, timeout=600)
     assert job.results[0] == job.results[1]
     default, by_index, unfit, again, by_size, other = job.results[0]
     assert len(default) == 2 and sum(default) == 160
     assert by_index == [21, 80, 59]
     assert unfit == again == []
-    assert len(by_size) == 3 and sum(by_size) == 160 and other == by_size
-    said = [line for line in job.stderr.splitlines() if "does not fit the 160 allreduces" in line]
-    assert len(said) == 2 and all("[3, 120]" in line for line in said), job.stderr
+    assert len(by_size) == 3 and sum(by_size) == 30 and other == by_size
+    said = [line for line in job.stderr.splitlines() if "does not fit the 30 allreduces" in line]
+    assert len(said) == 2 and all("[3, 20]" in line for line in said), job.stderr
 
 
-def graphs_that_differ(rank, size, odd):
+def graphs_that_differ(rank, size, odd, missing):
     """The odd rank lacks a gradient, or has another shape: all ranks get an error that names it, and go on."""
     import tensorflow as tf
     from foldcast.tensorflow import allreduce, fusion_report
@@ -63,12 +63,12 @@ def graphs_that_differ(rank, size, odd):
         return [float(value[0]) for value in step()]
 
     assert step() == [size] * 8
-    for missing in (0, 4, 7):
+    for lost in missing:
         with pytest.raises(tf.errors.InvalidArgumentError) as caught:
-            step(leave_out=missing)
-        lacks = f"missing on rank {odd}: 'grad_{missing}'"
+            step(leave_out=lost)
+        lacks = f"missing on rank {odd}: 'grad_{lost}'"
         words = [
-            f"only rank {1 - odd} has 'grad_{missing}'" if size == 2 else lacks,
+            f"only rank {1 - odd} has 'grad_{lost}'" if size == 2 else lacks,
             "HcomAllReduceFused node",
             "fusion_id",
         ]
@@ -83,9 +83,10 @@ def graphs_that_differ(rank, size, odd):
     assert {len(launch["members"]) for launch in fusion_report()} == ({7, 8} if rank == odd else {8})
 
 
-def test_graphs_that_differ_are_errors_that_name_the_nodes(ranks):
-    ranks(2, graphs_that_differ, 1, timeout=600)
-    ranks(3, graphs_that_differ, 2, timeout=600)
+def test_graphs_that_differ_are_errors_that_name_the_nodes(warm_ranks):
+    warm_ranks(2, graphs_that_differ, 1, [0, 4, 7], timeout=600)
+    # The names come from several ranks now; which one is lost makes no other difference.
+    warm_ranks(3, graphs_that_differ, 2, [4], timeout=600)
 
 
 def lists_at_once(rank, size):
@@ -110,9 +111,9 @@ def lists_at_once(rank, size):
         assert [value.numpy().tobytes() for value in allreduce_fused(inputs)] == single
 
 
-def test_allreduce_fused_on_real_ranks(ranks):
+def test_allreduce_fused_on_real_ranks(warm_ranks):
     for size in (1, 2):
-        ranks(size, lists_at_once, timeout=600)
+        warm_ranks(size, lists_at_once, timeout=600)
 
 
 def alone_or_fused(rank, size):
@@ -168,9 +169,9 @@ def alone_or_fused(rank, size):
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_what_is_fused_on_some_ranks_only_is_an_error_on_all(ranks, size):
+def test_what_is_fused_on_some_ranks_only_is_an_error_on_all(warm_ranks, size):
     # Nobody waits until the deadline: that would end the group.
-    ranks(size, alone_or_fused, timeout=900, env={"FOLDCAST_TIMEOUT": "600"})
+    warm_ranks(size, alone_or_fused, timeout=900, env={"FOLDCAST_TIMEOUT": "600"})
 
 
 def in_a_loop(rank, size):
@@ -195,8 +196,8 @@ def in_a_loop(rank, size):
     assert step(3, 1) == step(3, 0) == 6 * size
 
 
-def test_what_is_fused_on_some_ranks_only_in_a_loop(ranks):
-    ranks(2, in_a_loop, timeout=600, env={"FOLDCAST_TIMEOUT": "300"})
+def test_what_is_fused_on_some_ranks_only_in_a_loop(warm_ranks):
+    warm_ranks(2, in_a_loop, timeout=600, env={"FOLDCAST_TIMEOUT": "300"})
 
 
 def who_is_late(rank, size):
@@ -214,11 +215,12 @@ def who_is_late(rank, size):
         return [float(value[0]) for value in step()]
 
     for late in range(size):
-        for fusion in (1, 0, 1):
+        for fusion in (1, 0):
             if rank == late:
-                time.sleep(3)
+                # Longer than one waits before one looks for a difference.
+                time.sleep(1.7)
             assert step(fusion) == [size] * 3
 
 
-def test_to_come_late_is_no_difference(ranks):
-    ranks(3, who_is_late, timeout=600, env={"FOLDCAST_TIMEOUT": "300"})
+def test_to_come_late_is_no_difference(warm_ranks):
+    warm_ranks(3, who_is_late, timeout=600, env={"FOLDCAST_TIMEOUT": "300"})

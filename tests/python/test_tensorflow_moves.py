@@ -68,8 +68,8 @@ def every_dtype(rank, size):
     return digest
 
 
-def test_every_dtype_in_every_mode(ranks):
-    assert len(set(ranks(3, every_dtype, timeout=TIMEOUT).results)) == 1
+def test_every_dtype_in_every_mode(warm_ranks):
+    assert len(set(warm_ranks(3, every_dtype, timeout=TIMEOUT).results)) == 1
 
 
 def graphs(rank, size):
@@ -139,8 +139,8 @@ def graphs(rank, size):
 
 
 @pytest.mark.parametrize("size", [1, 4])
-def test_graphs(ranks, size):
-    ranks(size, graphs, timeout=TIMEOUT)
+def test_graphs(warm_ranks, size):
+    warm_ranks(size, graphs, timeout=TIMEOUT)
 
 
 def functions_and_gradients(rank, size):
@@ -218,8 +218,8 @@ def functions_and_gradients(rank, size):
         allreduce_sparse(tf.IndexedSlices(tf.constant([1]), tf.constant([0])), average=True)
 
 
-def test_functions_gradients_and_slices(ranks):
-    ranks(3, functions_and_gradients, timeout=TIMEOUT)
+def test_functions_gradients_and_slices(warm_ranks):
+    warm_ranks(3, functions_and_gradients, timeout=TIMEOUT)
 
 
 def bad_calls(rank, size):
@@ -321,8 +321,8 @@ def raw(name, size):
     return LIBRARY.ops.hcom_all_gather(tensor=[1.0], rank_size=size, unequal=1)
 
 
-def test_bad_calls_are_errors_and_the_next_call_works(ranks):
-    ranks(2, bad_calls, timeout=TIMEOUT)
+def test_bad_calls_are_errors_and_the_next_call_works(warm_ranks):
+    warm_ranks(2, bad_calls, timeout=TIMEOUT)
 
 
 def with_a_victim(rank, size):
@@ -350,8 +350,8 @@ def with_a_victim(rank, size):
     os._exit(0)
 
 
-def test_a_killed_rank_ends_the_step_of_the_others(ranks):
-    with ranks.start(3, with_a_victim, launcher=["--keep-going"], timeout=TIMEOUT) as job:
+def test_a_killed_rank_ends_the_step_of_the_others(warm_ranks):
+    with warm_ranks.start(3, with_a_victim, keep_going=True, timeout=TIMEOUT) as job:
         for rank in range(3):
             job.wait_ready(rank, "running")
         job.kill(1, signal.SIGKILL)
@@ -389,8 +389,8 @@ def in_turn(rank, size):
             assert array.tolist() == ([float(i)] if i % 3 == 0 else [float(r + i) for r in range(size)])
 
 
-def test_synchronous_kernels(ranks):
-    ranks(2, in_turn, env={"FOLDCAST_TENSORFLOW_SYNCHRONOUS": "1"}, timeout=TIMEOUT)
+def test_synchronous_kernels(warm_ranks):
+    warm_ranks(2, in_turn, env={"FOLDCAST_TENSORFLOW_SYNCHRONOUS": "1"}, timeout=TIMEOUT)
 
 
 def hccl_ops_body(rank, size):
@@ -421,6 +421,6 @@ def hccl_ops_body(rank, size):
         raise AssertionError("no error")
 
 
-def test_hccl_ops(ranks):
+def test_hccl_ops(warm_ranks):
     pytest.importorskip("npu_bridge")
-    ranks(3, hccl_ops_body, timeout=TIMEOUT)
+    warm_ranks(3, hccl_ops_body, timeout=TIMEOUT)

@@ -129,8 +129,8 @@ def function_and_keras(rank, size):
     return [[float(value).hex() for value in array.ravel()] for array in trained]
 
 
-def test_functions_and_keras(ranks):
-    job = ranks(2, function_and_keras)
+def test_functions_and_keras(warm_ranks):
+    job = warm_ranks(2, function_and_keras)
     assert job.results[0] == job.results[1]
 
 

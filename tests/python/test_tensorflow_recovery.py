@@ -35,9 +35,9 @@ def times_out(rank, size, where):
     return seconds
 
 
-def test_pytorch_167052_timeouts_of_group_and_environment(ranks):
+def test_pytorch_167052_timeouts_of_group_and_environment(warm_ranks):
     for where, env in [("group", {}), ("environment", {"FOLDCAST_TIMEOUT": str(LIMIT)})]:
-        job = ranks(2, times_out, where, env=env)
+        job = warm_ranks(2, times_out, where, env=env)
         print(f"s until a limit of {LIMIT} s {where}:", [round(s, 3) for s in job.results[0]])
         assert len(job.results[0]) == 2
 
@@ -62,8 +62,8 @@ def data_end(rank, size):
             return [steps, str(error)]
 
 
-def test_tensorflow_37112_a_worker_whose_data_end_early(ranks):
-    results = ranks(2, data_end).results
+def test_tensorflow_37112_a_worker_whose_data_end_early(warm_ranks):
+    results = warm_ranks(2, data_end).results
     assert results[1] == [10, "end of the data"]
     steps, text = results[0]
     assert steps == 10 and "rank 1 left in order" in text and "loss" in text, results
@@ -109,8 +109,8 @@ def goes_on(rank, size):
     return True
 
 
-def test_graphs_go_on_with_the_ranks_that_are_left(ranks):
-    job = ranks(3, goes_on, launcher=["--keep-going"], expect=128 + signal.SIGKILL)
+def test_graphs_go_on_with_the_ranks_that_are_left(warm_ranks):
+    job = warm_ranks(3, goes_on, keep_going=True, expect=128 + signal.SIGKILL)
     assert job.results == [None, True, True]
 
 

@@ -128,8 +128,8 @@ def graphs_that_need_more_threads(rank, size):
     return True
 
 
-def test_what_could_wait_for_ever_is_refused(ranks):
-    job = ranks(2, graphs_that_need_more_threads, env=SYNCHRONOUS)
+def test_what_could_wait_for_ever_is_refused(warm_ranks):
+    job = warm_ranks(2, graphs_that_need_more_threads, env=SYNCHRONOUS)
     assert job.results == [True, True]
 
 

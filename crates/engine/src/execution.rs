@@ -239,8 +239,7 @@ impl Execution {
                 _ => {
                     self.carry_out(ground, state, call, buffers, step);
                     if self.paced && course.is_coarse {
-                        self.paused = true;
-                        self.next_step += 1;
+                        (self.paused, self.next_step) = (true, self.next_step + 1);
                         return self.pending(ground);
                     }
                 }

@@ -150,7 +150,8 @@ fn pytorch_140563_the_error_itself_tells_the_last_operation_of_every_rank() {
     let mut job = Job::met(3, &[]);
     job.all_do("sum 262144");
     job.rank(2).stop();
-    job.rank(1).tell("sum 8 30");
+    job.rank(1).tell("sum 8 60");
+    job.await_status("rank 1 waits", |status| status["waits"][0]["waiting"] == serde_json::json!([1]));
     job.rank(0).tell("sum 1025 1");
     let said = job.rank(0).hear();
     assert!(said.contains("; last operations: rank"), "{said}");

@@ -2,17 +2,24 @@
 
 use crate::support::Job;
 
-fn named(job: &mut Job, group: &str) {
+/// How often a job is played. On a machine that has more to do than this, another rank may be as late as the one that is meant.
+const TRIES: usize = 5;
+
+fn named(job: &mut Job, group: &str) -> Result<(), String> {
     for waiting in 0..3 {
         let logged = &job.rank(waiting).logged;
         let said: Vec<_> = logged.iter().filter(|line| line.contains("late p50")).collect();
-        let [line] = &said[..] else { panic!("rank {waiting} says it once: {logged:?}") };
-        let rest = line.strip_prefix(&format!("rank {waiting}: rank 3 late p50 ")).unwrap();
+        let [line] = &said[..] else { return Err(format!("rank {waiting} says it once: {logged:?}")) };
+        let other = || format!("not of rank 3, or not by 4 ms: {line}");
+        let rest = line.strip_prefix(&format!("rank {waiting}: rank 3 late p50 ")).ok_or_else(other)?;
         let (ms, rest) = rest.split_once(' ').unwrap();
-        assert!(ms.parse::<f64>().unwrap() >= 4.0, "{line}");
+        if ms.parse::<f64>().unwrap() < 4.0 {
+            return Err(other());
+        }
         assert_eq!(rest, format!("ms over the last 50 calls of group '{group}'"));
     }
-    assert!(job.rank(3).logged.iter().all(|line| !line.contains("late p50")), "{:?}", job.rank(3).logged);
+    let logged = &job.rank(3).logged;
+    if logged.iter().any(|line| line.contains("late p50")) { Err(format!("rank 3: {logged:?}")) } else { Ok(()) }
 }
 
 fn steps(job: &mut Job, command: &str) {
@@ -23,29 +30,40 @@ fn steps(job: &mut Job, command: &str) {
 }
 
 /// `foldcast status` finds it in what was noted, also for who was not there.
-fn seen(job: &Job) {
+fn seen(job: &Job) -> Result<(), String> {
     let status = job.try_status().unwrap();
     let late = &status["late"];
-    assert_eq!((&late[0]["rank"], &late[0]["calls"], &late[1]), (&3.into(), &50.into(), &serde_json::Value::Null));
-    assert!(late[0]["p50_ns"].as_u64().unwrap() >= 4_000_000, "{late}");
+    if (&late[0]["rank"], &late[0]["calls"], &late[1]) != (&3.into(), &50.into(), &serde_json::Value::Null)
+        || late[0]["p50_ns"].as_u64().unwrap() < 4_000_000
+    {
+        return Err(format!("status: {late}"));
+    }
     let text = job.status_text();
     assert!(text.contains("rank 3 late p50 ") && text.contains("ms over the last 50 calls of group"), "{text}");
+    Ok(())
+}
+
+fn a_straggler_is_named(command: &str) {
+    let mut found = Vec::new();
+    for _ in 0..TRIES {
+        let mut job = Job::met(4, &[]);
+        steps(&mut job, command);
+        match named(&mut job, "hccl_world_group").and_then(|()| seen(&job)) {
+            Ok(()) => return,
+            Err(other) => found.push(other),
+        }
+    }
+    panic!("in {TRIES} jobs: {found:#?}");
 }
 
 #[test]
 fn horovod_2026_a_straggler_is_named_after_50_steps() {
-    let mut job = Job::met(4, &[]);
-    steps(&mut job, "steps");
-    named(&mut job, "hccl_world_group");
-    seen(&job);
+    a_straggler_is_named("steps");
 }
 
 #[test]
 fn a_rank_that_submits_late_is_named_too() {
-    let mut job = Job::met(4, &[]);
-    steps(&mut job, "named-steps");
-    named(&mut job, "hccl_world_group");
-    seen(&job);
+    a_straggler_is_named("named-steps");
 }
 
 /// All calls end at the same time on all ranks: only the arrivals say who it was. (Another rank may be late to the last call too,

@@ -7,7 +7,7 @@ use foldcast::launch::Client;
 use foldcast::{Ending, Rank};
 use rustix::process::Signal;
 
-use crate::support::{FOLDCAST, Launch, children_in_state, eventually, state};
+use crate::support::{FOLDCAST, Launch, at_once, children_in_state, eventually, state};
 
 /// The promise is two seconds; a loaded machine gets more.
 const SOON: Duration = Duration::from_secs(8);
@@ -116,13 +116,13 @@ const WITH_GRANDCHILDREN: &str = "sleep 1000 & setsid sleep 1000 & (trap '' TERM
 
 #[test]
 fn grandchildren_do_not_outlive_the_run() {
-    for (end, code) in [("exit 0", 0), ("exit 3", 3), ("sleep 0.3; kill -9 $$", 137)] {
+    at_once([("exit 0", 0), ("exit 3", 3), ("sleep 0.3; kill -9 $$", 137)], |(end, code)| {
         let run = Launch::shell(2, &[], &format!("{WITH_GRANDCHILDREN} {end}")).start();
         let start = Instant::now();
         let run = run.finish();
         assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
         assert_eq!((run.code(), run.left.as_slice()), (code, &[][..]), "{end}");
-    }
+    });
 }
 
 #[test]

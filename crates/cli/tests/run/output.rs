@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::support::{FOLDCAST, Launch, eventually};
+use crate::support::{FOLDCAST, Launch, at_once, eventually};
 
 #[test]
 fn lines_get_prefixes_and_the_streams_stay_apart() {
@@ -143,13 +143,13 @@ fn a_slow_reader_gets_everything() {
 fn what_is_written_last_is_not_lost() {
     // Long silence before, then output and the end at once; also from a process that the rank has left behind.
     let script = "sleep 0.8; (sleep 0.3; echo left) & echo written; exit 0";
-    for _ in 0..5 {
+    at_once(0..5, |_| {
         let run = Launch::shell(8, &[], script).finish();
         assert_eq!(run.code(), 0);
         for rank in 0..8 {
             assert_eq!(run.lines(rank), ["written", "left"]);
         }
-    }
+    });
 }
 
 /// The living children of a launcher that are ranks.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::support::{FOLDCAST, Launch, Running, eventually, state};
+use crate::support::{FOLDCAST, Launch, Running, at_once, eventually, state};
 
 const SOON: Duration = Duration::from_secs(8);
 
@@ -25,7 +25,7 @@ fn signals_reach_every_rank_once() {
         (Signal::USR1, "USR1"),
         (Signal::USR2, "USR2"),
     ];
-    for (signal, name) in signals {
+    at_once(signals, |(signal, name)| {
         let script = format!(
             "count=0; trap 'echo got {name}; count=$((count+1))' {name}; echo ready
             while [ $count -lt 1 ]; do sleep 0.02; done; sleep 0.2; echo $count times; exit 0"
@@ -37,7 +37,7 @@ fn signals_reach_every_rank_once() {
         for rank in 0..3 {
             assert_eq!(run.lines(rank), ["ready", &format!("got {name}"), "1 times"], "{name}");
         }
-    }
+    });
 }
 
 #[test]
@@ -93,25 +93,30 @@ fn a_second_sigint_kills_ranks_that_ignore_the_first() {
 
 #[test]
 fn one_request_that_is_delivered_twice_is_one() {
-    let run = start("trap 'sleep 0.5; echo saved; exit 0' INT; echo ready; while :; do sleep 0.02; done");
-    run.signal(Signal::INT);
-    std::thread::sleep(Duration::from_millis(20));
-    run.signal(Signal::INT);
-    let run = run.finish();
+    // Two are one if less than 200 ms are between them: if the machine lets this test rest for too long, then again.
+    let delivered = || {
+        let run = start("trap 'sleep 0.5; echo saved; exit 0' INT; echo ready; while :; do sleep 0.02; done");
+        let first = Instant::now();
+        run.signal(Signal::INT);
+        std::thread::sleep(Duration::from_millis(20));
+        run.signal(Signal::INT);
+        (first.elapsed() < Duration::from_millis(60), run.finish())
+    };
+    let run = (0..20).map(|_| delivered()).find_map(|(soon, run)| soon.then_some(run)).expect("once in twenty times");
     assert_eq!(run.code(), 0, "{}", run.err);
     assert_eq!(run.out.lines().filter(|line| line.ends_with("saved")).count(), 3);
 }
 
 #[test]
 fn sigterm_and_sighup_kill_ranks_that_ignore_them_after_a_while() {
-    for (signal, code) in [(Signal::TERM, 143), (Signal::HUP, 129)] {
+    at_once([(Signal::TERM, 143), (Signal::HUP, 129)], |(signal, code)| {
         let run = start(STUBBORN);
         let start = Instant::now();
         run.signal(signal);
         let run = run.finish();
         assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
         assert_eq!((run.code(), run.left.as_slice()), (code, &[][..]));
-    }
+    });
 }
 
 #[test]
@@ -156,7 +161,7 @@ fn signals_in_every_phase_end_the_run() {
 /// The ranks have ended, and what they left behind does not want to.
 #[test]
 fn signals_while_a_run_is_ending_end_it() {
-    for signal in [Signal::INT, Signal::TERM] {
+    at_once([Signal::INT, Signal::TERM], |signal| {
         let run =
             start("trap '' INT TERM; setsid sh -c 'trap \"\" TERM; sleep 1000; :' & echo ready; sleep 0.3; exit 3");
         std::thread::sleep(Duration::from_millis(600));
@@ -164,7 +169,7 @@ fn signals_while_a_run_is_ending_end_it() {
         run.signal(signal);
         let run = run.finish();
         assert_eq!((run.code(), run.left.as_slice()), (3, &[][..]), "{}", run.err);
-    }
+    });
 }
 
 #[test]

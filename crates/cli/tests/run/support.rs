@@ -29,6 +29,12 @@ pub(crate) fn eventually<T>(what: &str, mut step: impl FnMut() -> Option<T>) -> 
     }
 }
 
+/// Checks all cases at the same time: they wait for most of it.
+pub(crate) fn at_once<T: Send>(cases: impl IntoIterator<Item = T>, check: impl Fn(T) + Sync) {
+    let check = &check;
+    thread::scope(|scope| cases.into_iter().for_each(|case| drop(scope.spawn(move || check(case)))));
+}
+
 type Text = Arc<Mutex<Vec<u8>>>;
 
 fn collect(mut stream: impl Read + Send + 'static) -> (Text, JoinHandle<()>) {

@@ -21,6 +21,8 @@ pub(super) struct Symbols {
     nodes: Vec<Node>,
     names: HashMap<Node, Symbol>,
     results: HashMap<usize, Symbol>,
+    /// The last tree and its operands: a call folds the same ones again and again.
+    last: Option<(Vec<Symbol>, Symbol)>,
 }
 
 impl Symbols {
@@ -44,6 +46,9 @@ impl Symbols {
     /// The canonical tree over these operands: neighbours first, then neighbours of neighbours, and so on. Written
     /// down as it is defined, apart from the code that folds numbers.
     pub(super) fn tree(&mut self, operands: &[Symbol]) -> Symbol {
+        if let Some((_, tree)) = self.last.as_ref().filter(|(last, _)| last == operands) {
+            return *tree;
+        }
         let mut partial = operands.to_vec();
         let mut distance = 1;
         while distance < partial.len() {
@@ -54,6 +59,7 @@ impl Symbols {
             }
             distance *= 2;
         }
+        self.last = Some((operands.to_vec(), partial[0]));
         partial[0]
     }
 

@@ -22,6 +22,8 @@ struct Rank {
     log: Vec<(usize, usize)>,
     /// Output written in this call: disjoint, ascending.
     output: Vec<Span>,
+    /// Every value that each of its counters ever had, ascending. Plans use two of them.
+    counters: Vec<(Counter, Vec<Published>)>,
 }
 
 /// A published value, and what its publisher knew then.
@@ -35,8 +37,6 @@ pub(super) struct World<'a> {
     ranks: Vec<Rank>,
     memory: Memory,
     symbols: Symbols,
-    /// Every value that each counter of each rank ever had, ascending.
-    counters: HashMap<(usize, Counter), Vec<Published>>,
     /// What each header cell holds: owner, and sequence.
     headers: HashMap<Area, (usize, Published)>,
 }
@@ -55,7 +55,10 @@ impl<'a> World<'a> {
                 next.slots += call.plans[0].slots();
             }
         }
-        let rank = |_| Rank { call: 0, step: 0, clock: vec![0; ranks], log: Vec::new(), output: Vec::new() };
+        let rank = |_| {
+            let clock = vec![0; ranks];
+            Rank { call: 0, step: 0, clock, log: Vec::new(), output: Vec::new(), counters: Vec::new() }
+        };
         World {
             calls,
             positions,
@@ -63,7 +66,6 @@ impl<'a> World<'a> {
             ranks: (0..ranks).map(rank).collect(),
             memory: Memory::default(),
             symbols: Symbols::default(),
-            counters: HashMap::new(),
             headers: HashMap::new(),
         }
     }
@@ -188,7 +190,7 @@ impl<'a> World<'a> {
 
     /// The first publication by which a counter reached a value.
     fn reached(&self, from: usize, counter: Counter, value: u64) -> Option<&Published> {
-        let history = self.counters.get(&(from, counter))?;
+        let (_, history) = self.ranks[from].counters.iter().find(|(of, _)| *of == counter)?;
         history.get(history.partition_point(|(reached, _)| *reached < value))
     }
 
@@ -281,7 +283,12 @@ impl<'a> World<'a> {
 
     fn publish(&mut self, rank: usize, counter: Counter, value: u64) -> Result<(), Fault> {
         let known = self.known(rank);
-        let history = self.counters.entry((rank, counter)).or_default();
+        let counters = &mut self.ranks[rank].counters;
+        let at = counters.iter().position(|(of, _)| *of == counter).unwrap_or_else(|| {
+            counters.push((counter, Vec::new()));
+            counters.len() - 1
+        });
+        let history = &mut counters[at].1;
         let from = history.last().map_or(self.start.uses, |(value, _)| *value);
         if value <= from {
             return Err(Fault::CounterBackwards { counter, from, to: value });
