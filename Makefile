@@ -3,7 +3,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 # Several targets are made in the order in which they are named, with one `setup` before them.
 .NOTPARALLEL:
-.PHONY: help setup demo test test-rust test-python matrix instructions soak chaos leaks cliffs figures bench-peers release lint clean
+.PHONY: help setup demo test test-rust test-python matrix instructions soak chaos leaks nightly cliffs figures bench-peers release lint clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -38,6 +38,9 @@ chaos: setup ## kill ranks at random moments: every survivor must be told who di
 
 leaks: setup ## kill jobs at random moments: nothing may be left of them (ARGS=1000: so many)
 	ci/leaks.sh $(ARGS)
+
+nightly: ## Miri and the fuzzer, if a nightly toolchain is there (ARGS=--long: all, ThreadSanitizer and valgrind too)
+	ci/nightly.sh $(ARGS)
 
 cliffs: ## measure that twice the bytes take at most three times as long (ARGS="2 4": on so many ranks)
 	ci/cliffs.sh $(ARGS)

@@ -19,6 +19,13 @@ fi
 
 rm -rf dist
 mkdir -p dist
+# What `foldcast info` says of where it comes from. With FOLDCAST_REVISION empty it says nothing, and what is built already need not
+# be built anew for each commit.
+if [ -z "${FOLDCAST_REVISION+set}" ]; then
+    FOLDCAST_REVISION=$(git rev-parse --short=12 HEAD 2>/dev/null || true)
+    [ -z "$(git status --porcelain 2>/dev/null)" ] || FOLDCAST_REVISION+=-modified
+fi
+export FOLDCAST_REVISION
 # The caches of zig stay where everything else that is built is.
 wheel=dist/$(PATH=$PWD/$tools/bin:$PATH ZIG_GLOBAL_CACHE_DIR=$PWD/$tools/cache FOLDCAST_BUILD_GLIBC=$glibc \
     $tools/bin/python ci/foldcast_build.py dist | tail -n 1)

@@ -8,6 +8,8 @@ import foldcast
 import numpy as np
 
 assert foldcast.__file__.startswith(sys.prefix + os.sep), f"another foldcast than the wheel's: {foldcast.__file__}"
+built = foldcast.build_info()
+assert built["profile"] == "release" and built["tensorflow_library"] is not None, built
 foldcast.init()
 rank, size = foldcast.rank(), foldcast.size()
 total = foldcast.allreduce(np.full(1000, rank + 1, np.float32))

@@ -7,16 +7,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-skip() {
-    echo "thread-sanitizer: SKIPPED: $*" >&2
-    [ "${TSAN_MUST:-0}" != 1 ]
-    exit
-}
+check=thread-sanitizer must=${TSAN_MUST:-0}
+. ci/nightly-toolchain.sh
 
-command -v rustup >/dev/null || skip "there is no rustup to get a nightly toolchain"
-sources=$(rustup run nightly rustc --print sysroot 2>/dev/null)/lib/rustlib/src/rust/library
-[ -d "$sources" ] || rustup toolchain install nightly --profile minimal --component rust-src >/dev/null 2>&1 ||
-    skip "there is no nightly toolchain with the sources of the standard library, and it cannot be had"
+need_toolchain rust-src
 target=$(rustup run nightly rustc -vV | sed -n 's/^host: //p')
 
 export CARGO_TARGET_DIR=$PWD/build/tsan

@@ -1,5 +1,6 @@
 """The package where there is little: no compiler, no TensorFlow, no MPI, no home."""
 
+import json
 import os
 import pathlib
 import re
@@ -52,6 +53,21 @@ import foldcast.tensorflow
     assert done.returncode == 1
     lines = [line for line in done.stderr.splitlines() if re.match(r"\w*(Error|Exception)\b", line)]
     assert len(lines) == 1 and "tensorflow" in lines[0].lower(), done.stderr
+
+
+def test_horovod_2353_what_is_built_in_is_told():
+    import foldcast
+
+    found = foldcast.build_info()
+    library = found.pop("tensorflow_library")
+    assert library == str(pathlib.Path(foldcast.__file__).parent / "libfoldcast_tensorflow.so")
+    assert pathlib.Path(library).is_file()
+    # The command and the module are of one build.
+    done = subprocess.run([str(LAUNCHER), "info", "--json"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and json.loads(done.stdout) == found, (done.stdout, done.stderr, found)
+    assert found["version"] == foldcast.__version__ and found["profile"] == "release"
+    assert found["kernels"][0] == "portable" and found["kernels_in_use"] in found["kernels"]
+    assert "allreduce" in found["collectives"] and "one_shot" in found["algorithms"]
 
 
 def test_gmx_mmpbsa_576_no_library_but_the_systems_is_needed():

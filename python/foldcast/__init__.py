@@ -12,6 +12,7 @@ Every rank gets the same array, with the same bits.
 
 import atexit as _atexit
 
+from foldcast._build import build_info
 from foldcast._errors import (
     ClosedError,
     DeadlineError,
@@ -79,6 +80,7 @@ __all__ = [
     "barrier",
     "broadcast",
     "broadcast_async",
+    "build_info",
     "empty",
     "group",
     "init",

@@ -9,6 +9,7 @@ import subprocess
 import time
 
 import numpy as np
+from conftest import LAUNCHER
 
 CALLS = [8, 1 << 10, 1 << 16, 1 << 20, 4 << 20]
 
@@ -161,7 +162,7 @@ def test_nccl_290_without_memfd_create_is_one_clear_error(ranks, without):
         assert job.stderr == "", job.stderr
 
 
-def test_openucx_8958_without_access_to_other_processes(ranks, without):
+def test_ucx_8958_without_access_to_other_processes(ranks, without):
     denied = without("process_vm_readv", "process_vm_writev", "ptrace", "futex_waitv")
     job = ranks(2, works, within=denied)
     assert all(job.results) and job.stderr == "", job.stderr
@@ -213,8 +214,8 @@ TINY = "mount -t tmpfs -o size=1m none /dev/shm; echo garbage >/dev/shm/foldcast
 FULL = f"{TINY}; head -c 2000000 /dev/zero >/dev/shm/full 2>/dev/null || true"
 
 
-def test_nccl_342_a_tiny_or_full_dev_shm(ranks, in_mounts):
-    """Also nccl 983 (SIGBUS), libfabric 6476 (files of others): nothing of ours lies there."""
+def test_nccl_342_and_nccl_983_a_tiny_or_full_dev_shm(ranks, in_mounts):
+    """No SIGBUS: nothing of ours lies there."""
     for script in (TINY, FULL):
         assert all(ranks(2, works, within=in_mounts(script)).results)
 
@@ -225,6 +226,53 @@ BENCH = ("bench", "allreduce", "--ranks", "2", "--sizes", "8,1M", "--case-ms", "
 def test_nccl_tests_143_the_benchmark_with_a_full_dev_shm(foldcast, in_mounts):
     run = foldcast(*BENCH, within=in_mounts(FULL))
     assert run.returncode == 0, run.stderr
+
+
+def in_shell(prefix, script):
+    """Runs a shell script, in which ``$0`` is the launcher, behind a prefix."""
+    command = [*prefix, "sh", "-ec", script, str(LAUNCHER)]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+
+
+OTHERS = f"""
+for directory in /dev/shm /tmp; do
+    for name in foldcast foldcast-$(id -u) foldcast_0_1 sem.foldcast; do
+        : >$directory/$name.empty
+        printf garbage >$directory/$name.short
+        head -c 5000 /dev/urandom >$directory/$name
+    done
+    mkdir $directory/foldcast.directory
+done
+listing() {{ find /dev/shm /tmp -type d -o -type f -exec sha256sum {{}} + | sort; }}
+before=$(listing)
+"$0" {" ".join(BENCH)}
+[ "$(listing)" = "$before" ]
+"""
+
+
+def test_libfabric_6476_files_that_others_left(in_mounts):
+    """Empty, cut short or nonsense: they are not read, and neither changed nor joined by others."""
+    run = in_shell(in_mounts("mount -t tmpfs -o size=1m none /dev/shm; mount -t tmpfs -o size=1m none /tmp"), OTHERS)
+    assert run.returncode == 0, run
+
+
+RESTARTS = f"""
+for round in $(seq 20); do
+    "$0" bench allreduce --ranks 2 --sizes 4M --case-ms 60000 >/dev/null 2>&1 &
+    sleep 0.$((round % 4 + 1))
+    kill -9 $!
+    ! wait $!
+done 2>/dev/null
+[ -z "$(ls -A /dev/shm)" ]
+[ "$(df --output=used /dev/shm | tail -n 1)" -eq 0 ]
+"$0" {" ".join(BENCH)}
+"""
+
+
+def test_sglang_40723_twenty_restarts_after_sigkill(in_mounts):
+    """With room for no more than one job's memory, if it lay there."""
+    run = in_shell(in_mounts("mount -t tmpfs -o size=16m none /dev/shm"), RESTARTS)
+    assert run.returncode == 0, run
 
 
 def test_ompi_4451_a_home_that_cannot_be_written(ranks, in_mounts):

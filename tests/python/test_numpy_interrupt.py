@@ -1,6 +1,11 @@
 """Ctrl-C, and other signals, in waits."""
 
+import os
+import pathlib
+import re
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -143,3 +148,70 @@ def a_handler_that_raises_nothing(rank, size):
 
 def test_a_handler_that_raises_nothing(ranks):
     ranks(2, a_handler_that_raises_nothing)
+
+
+SPAWNS = """
+import multiprocessing, os, pathlib, sys, time
+
+def rank(number, directory):
+    os.environ.update(RANK=str(number), WORLD_SIZE="4")
+    import foldcast
+    foldcast.barrier()
+    (pathlib.Path(directory) / str(os.getpid())).touch()
+    if number == 3:
+        time.sleep(1000)
+    foldcast.allreduce([1.0])
+
+if __name__ == "__main__":
+    directory, way = sys.argv[1:]
+    spawn = multiprocessing.get_context("spawn")
+    ranks = [spawn.Process(target=rank, args=(each, directory), daemon=way == "daemons") for each in range(4)]
+    for each in ranks:
+        each.start()
+    try:
+        for each in ranks:
+            each.join()
+    except KeyboardInterrupt:
+        if way == "one":
+            ranks[3].terminate()
+            for each in ranks:
+                each.join()
+        raise
+"""
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_pytorch_36136_sigint_to_the_parent_of_spawned_ranks(tmp_path):
+    """No launcher, and only the parent is told. ``daemons``: it ends all of them by SIGTERM, as ``multiprocessing`` does; nothing of
+    ours keeps that off, also inside of a call. ``one``: it ends the one that they wait for, and the others end by the error.
+    """
+    program = tmp_path / "spawns.py"
+    program.write_text(SPAWNS)
+    for way in ("daemons", "one"):
+        directory = tmp_path / way
+        directory.mkdir()
+        env = {**os.environ, "FOLDCAST_JOB": f"{os.getpid()}-{way}"}
+        command = [sys.executable, str(program), str(directory), way]
+        parent = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        try:
+            deadline = time.monotonic() + 60
+            while len(list(pathlib.Path(directory).iterdir())) < 4:
+                assert parent.poll() is None and time.monotonic() < deadline, "the ranks do not meet"
+                time.sleep(0.01)
+            time.sleep(0.3)
+            parent.send_signal(signal.SIGINT)
+            _, text = parent.communicate(timeout=60)
+        finally:
+            if parent.poll() is None:
+                os.killpg(parent.pid, signal.SIGKILL)
+        assert parent.returncode == -signal.SIGINT and "KeyboardInterrupt" in text, text
+        told = re.findall(r"Error: rank (\d): allreduce .*rank 3 (?:died|was killed by signal 15)", text)
+        assert sorted(set(told)) == (["0", "1", "2"] if way == "one" else []), text
+        assert not any(alive(int(file.name)) for file in directory.iterdir())

@@ -39,8 +39,8 @@ def one_stands_still(rank, size, how):
     return found
 
 
-def test_nccl_1324_who_stands_still_is_named_by_all_that_wait(ranks):
-    """Also vllm-ascend 382: the first warning comes early, the next ones each after twice the time."""
+def test_nccl_1324_and_vllm_ascend_382_who_stands_still_is_named_by_all_that_wait(ranks):
+    """The first warning comes early, the next ones each after twice the time."""
     for how in ("loops", "stopped"):
         with ranks.start(4, one_stands_still, how, env={"FOLDCAST_WARN_AFTER": "0.2"}) as job:
             for rank in (0, 1, 3):
@@ -111,8 +111,8 @@ def waits(rank, size):
     return shares
 
 
-def test_ompi_6433_waiting_burns_no_core(ranks):
-    """Also mpi4py 419. The whole process: the thread that calls, and those of the library."""
+def test_ompi_6433_and_mpi4py_419_waiting_burns_no_core(ranks):
+    """The whole process: the thread that calls, and those of the library."""
     shares = ranks(2, waits).results[0]
     assert all(share < 40 for share in shares), shares
 

@@ -6,6 +6,7 @@
 //!   broadcast and allgather;
 //! * `state` owns the communicator of the process from `init` to the interpreter's exit;
 //! * `product` is the choice of a product, and the table of what each takes;
+//! * `built` tells how the module was built;
 //! * `strategies` are the split strategies of gradients, by group;
 //! * `bridge` is the table of C functions by which the TensorFlow op library reaches the same engine;
 //! * `raise` makes Python exceptions of errors; their classes are Python's, in `foldcast/_errors.py`.
@@ -15,6 +16,7 @@
 mod arena;
 mod array;
 mod bridge;
+mod built;
 mod call;
 mod group;
 mod handle;
@@ -62,6 +64,7 @@ fn _foldcast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(product::product, module)?)?;
     module.add_function(wrap_pyfunction!(product::products, module)?)?;
     module.add_function(wrap_pyfunction!(product::check_product, module)?)?;
+    module.add_function(wrap_pyfunction!(built::build_info, module)?)?;
     module.add_function(wrap_pyfunction!(strategies::set_split_strategy, module)?)?;
     module.add_function(wrap_pyfunction!(bridge::table_address, module)?)?;
     module.add_function(wrap_pyfunction!(pool::idle, module)?)?;

@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod errors;
 mod mismatches;
 mod numbers;
 mod oracle;

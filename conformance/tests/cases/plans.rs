@@ -7,7 +7,7 @@ use foldcast::plans::{Choice, Explanation, Shape, algorithm, plan_with};
 use foldcast::{Buffers, CallOptions, DataType, Reduction};
 
 use crate::oracle::{elements, fold};
-use crate::support::{algorithms, is_long, named, reduce, world, worlds};
+use crate::support::{algorithms, named, reduce, world, worlds};
 
 /// Sizes at which something changes for so many ranks: where another algorithm is chosen, and where an area ends.
 fn switch_points(ranks: usize) -> Vec<usize> {
@@ -31,8 +31,7 @@ fn switch_points(ranks: usize) -> Vec<usize> {
 
 #[test]
 fn oneccl_215_every_algorithm_number_of_ranks_and_size() {
-    // Seventeen ranks need as many threads to be ready at once: see the README.
-    for ranks in 1..=if is_long() { 17 } else { 16 } {
+    for ranks in 1..=17 {
         let points = switch_points(ranks);
         worlds(&[ranks], |communicator| {
             let (group, rank) = (communicator.world(), communicator.rank().index());

@@ -40,6 +40,7 @@ mod tests {
             "explain\n-n\n3\n--bytes\n64K\n--dtype\nfloat16\n--reduction\nmax\n--json",
             "products\natlas-a2\n--json",
             "tune\n--help",
+            "info\n--json",
         ];
         drive("arguments", &made.map(|lines| lines.as_bytes().to_vec()), arguments);
     }

@@ -9,6 +9,7 @@ mod bench;
 mod explain;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
+mod info;
 mod products;
 mod run;
 mod status;
@@ -32,6 +33,7 @@ enum Command {
     Tune(tune::Args),
     Status(status::Args),
     Trace(trace::Args),
+    Info(info::Args),
     #[command(hide = true)]
     Guard(run::guard::Args),
 }
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         Command::Tune(args) => tune::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Trace(args) => trace::run(&args),
+        Command::Info(args) => info::run(&args),
         Command::Guard(args) => run::guard::watch(&args),
     }
 }

@@ -13,7 +13,8 @@ use support::{Memory, Random, SimWindows, memory, view};
 use types::transport::{Clock, Geometry, Windows};
 use types::{Buffers, Cause, DataType, Ending, Error, OpKind, Rank, Reduction, Result};
 
-const SEEDS: u64 = 60;
+/// Miri is some thousand times slower.
+const SEEDS: u64 = if cfg!(miri) { 2 } else { 60 };
 
 /// Small areas, so that small calls take many rounds.
 fn geometry(ranks: usize) -> Geometry {

@@ -19,6 +19,7 @@
 
 pub mod blackbox;
 mod blocking;
+pub mod built;
 mod check;
 mod collectives;
 mod communicator;

@@ -38,6 +38,12 @@ impl Level {
         }
     }
 
+    /// Whether this build has kernels for it.
+    #[must_use]
+    pub const fn is_built(self) -> bool {
+        matches!(self, Level::Portable) || cfg!(target_arch = "x86_64")
+    }
+
     /// Whether this machine has it.
     #[must_use]
     pub fn is_available(self) -> bool {

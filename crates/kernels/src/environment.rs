@@ -34,16 +34,16 @@ impl Drop for Environment {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 type Control = u32;
 /// Everything in MXCSR but the sticky exception flags: denormals-are-zero, masks, rounding, flush-to-zero.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 const CONTROL_BITS: Control = 0xffc0;
 /// All exceptions masked, round to nearest, no flushing.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 const DEFAULT: Control = 0x1f80;
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 fn read() -> Control {
     let mut control = 0;
@@ -52,22 +52,22 @@ fn read() -> Control {
     control
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 fn write(control: Control) {
     // SAFETY: loads MXCSR from a local. The value is the default, or was read before, so no reserved bit is set. The
     // kernels are behind function pointers, so the compiler moves no arithmetic of theirs across this.
     unsafe { core::arch::asm!("ldmxcsr [{}]", in(reg) &raw const control, options(nostack, preserves_flags)) }
 }
 
-#[cfg(target_arch = "aarch64")]
+#[cfg(all(target_arch = "aarch64", not(miri)))]
 type Control = u64;
 /// Rounding, flushing, default-NaN and trap bits of FPCR.
-#[cfg(target_arch = "aarch64")]
+#[cfg(all(target_arch = "aarch64", not(miri)))]
 const CONTROL_BITS: Control = u64::MAX;
-#[cfg(target_arch = "aarch64")]
+#[cfg(all(target_arch = "aarch64", not(miri)))]
 const DEFAULT: Control = 0;
 
-#[cfg(target_arch = "aarch64")]
+#[cfg(all(target_arch = "aarch64", not(miri)))]
 #[inline]
 fn read() -> Control {
     let control;
@@ -76,21 +76,22 @@ fn read() -> Control {
     control
 }
 
-#[cfg(target_arch = "aarch64")]
+#[cfg(all(target_arch = "aarch64", not(miri)))]
 fn write(control: Control) {
     // SAFETY: the value is the default, or was read before.
     unsafe { core::arch::asm!("msr fpcr, {}", in(reg) control, options(nostack, preserves_flags)) }
 }
 
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+// Elsewhere, and in Miri, which runs no assembly and has the defaults.
+#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 type Control = u32;
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 const CONTROL_BITS: Control = 0;
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 const DEFAULT: Control = 0;
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 fn read() -> Control {
     DEFAULT
 }
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 fn write(_: Control) {}

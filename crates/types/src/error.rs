@@ -518,6 +518,65 @@ mod tests {
         );
     }
 
+    /// The ranks that an error is about. No kind is left out, and none has a rank that may be missing: either would not compile.
+    fn about(error: &Error) -> Vec<Rank> {
+        fn sure(site: &CallSite, peer: Rank) -> Vec<Rank> {
+            let CallSite { rank, .. } = *site;
+            vec![rank, peer]
+        }
+        let by = |cause: &Cause| match *cause {
+            Cause::RankDied { peer, .. } => peer,
+            Cause::Deadline { by, .. }
+            | Cause::Interrupted { by }
+            | Cause::Requested { by }
+            | Cause::Failed { by }
+            | Cause::Shrunk { by } => by,
+        };
+        match error {
+            Error::Mismatch(e) => sure(&e.site, e.peer),
+            Error::RankDied(e) => sure(&e.site, e.peer),
+            Error::Deadline(e) => [&[e.site.rank], e.peers.as_slice()].concat(),
+            Error::GroupAborted(e) => sure(&e.site, by(&e.cause)),
+            Error::NotInGroup(e) => vec![e.rank],
+            // No other rank has to do with these.
+            Error::InvalidArgument(_) | Error::ForkedProcess { .. } | Error::Closed { .. } | Error::Resource(_) => {
+                Vec::new()
+            }
+        }
+    }
+
+    #[test]
+    fn lmdeploy_3354_an_error_that_is_about_a_rank_always_names_it() {
+        let elapsed = Duration::from_secs(3);
+        let cause = |cause| Error::GroupAborted(Box::new(GroupAborted { site: site(), cause, elapsed }));
+        let ending = Ending::Unknown;
+        let errors = [
+            Error::Deadline(Box::new(Deadline {
+                site: site(),
+                peers: vec![Rank(2), Rank(31)],
+                awaited: "enter the call".into(),
+                limit: elapsed,
+                elapsed,
+                detail: String::new(),
+            })),
+            // Also where it is not known how it ended.
+            Error::RankDied(Box::new(RankDied { site: site(), peer: Rank(31), ending, elapsed })),
+            cause(Cause::RankDied { peer: Rank(31), ending }),
+            cause(Cause::Deadline { by: Rank(31), peer: Rank(2) }),
+            cause(Cause::Interrupted { by: Rank(31) }),
+            cause(Cause::Requested { by: Rank(31) }),
+            cause(Cause::Failed { by: Rank(31) }),
+            cause(Cause::Shrunk { by: Rank(31) }),
+        ];
+        for error in errors {
+            let text = error.to_string();
+            assert!(about(&error).contains(&Rank(31)));
+            for rank in about(&error) {
+                assert!(text.contains(&rank.to_string()), "{rank} is not named in: {text}");
+            }
+        }
+    }
+
     #[test]
     fn a_death_says_who_and_how() {
         let error = Error::RankDied(Box::new(RankDied {

@@ -18,8 +18,8 @@ except ImportError as _error:
 
 import foldcast
 from foldcast import _foldcast
+from foldcast._build import TENSORFLOW_LIBRARY as _FILE
 
-_FILE = "libfoldcast_tensorflow.so"
 _VARIABLE = "FOLDCAST_TENSORFLOW_LIBRARY"
 
 # A call keeps one of TensorFlow's threads until it ends.

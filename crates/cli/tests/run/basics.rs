@@ -13,6 +13,29 @@ fn the_version_is_told() {
     assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("foldcast {}\n", env!("CARGO_PKG_VERSION")));
 }
 
+/// What is in it: see also the Python test of the same name.
+#[test]
+fn horovod_2353_the_command_tells_how_it_was_built() {
+    let output = Command::new(FOLDCAST).arg("info").output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line = |head: &str| {
+        let found = text.lines().find_map(|line| line.strip_prefix(head));
+        found.unwrap_or_else(|| panic!("no {head} in\n{text}")).trim().to_owned()
+    };
+    assert_eq!(line("foldcast"), env!("CARGO_PKG_VERSION"));
+    // Tests are built with assertions; the revision is told by releases only.
+    assert_eq!(line("revision"), option_env!("FOLDCAST_REVISION").unwrap_or("not known: not a release"));
+    let target = format!("{}-linux-", std::env::consts::ARCH);
+    let profile = if cfg!(debug_assertions) { ", debug" } else { ", release" };
+    assert!(line("built for").starts_with(&target) && line("built for").ends_with(profile), "{text}");
+    let kernels = line("kernels");
+    let (built, here) = kernels.split_once("; here ").unwrap();
+    assert!(built.starts_with("portable") && built.split(' ').any(|level| level == here), "{text}");
+    assert_eq!(line("collectives"), "allreduce barrier allgather broadcast");
+    assert!(line("algorithms").split(' ').any(|name| name == "one_shot"), "{text}");
+}
+
 #[test]
 fn every_rank_finds_its_place_in_its_environment() {
     let run = Launch::new(&["-n", "3", "env"])

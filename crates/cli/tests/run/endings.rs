@@ -134,9 +134,9 @@ fn grandchildren_that_end_by_themselves_are_not_disturbed() {
     }
 }
 
-/// pytorch 49305: the main process is killed, and its children run on.
+/// The main process is killed, and its children must not run on.
 #[test]
-fn nothing_is_left_when_the_launcher_is_killed() {
+fn pytorch_49305_nothing_is_left_when_the_launcher_is_killed() {
     for script in ["echo ready; exec sleep 1000", &format!("{WITH_GRANDCHILDREN} exec sleep 1000")] {
         let mut run = Launch::shell(3, &[], script).start();
         run.await_lines(3, "ready");

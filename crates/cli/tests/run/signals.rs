@@ -64,7 +64,7 @@ fn grandchildren_get_the_signal_too() {
 
 const STUBBORN: &str = "trap '' INT TERM HUP; echo ready; sleep 1000 & while :; do wait; done";
 
-/// prrte 943 and pytorch 36136: SIGINT to the launcher alone.
+/// SIGINT to the launcher alone.
 #[test]
 fn prrte_943_sigint_ends_also_the_rank_that_ignores_it() {
     let script = "if [ $RANK = 2 ]; then trap '' INT TERM; fi; sleep 1000 & echo ready; while :; do wait; done";

@@ -30,16 +30,17 @@ pub(crate) fn prefetch_for_reading(at: *const u8) {
 pub(crate) fn prefetch_for_writing(at: *const u8) {
     // Not the intrinsic: without a target feature of its own it becomes a prefetch for reading. To every x86-64
     // processor this is an instruction, to those without the feature one that does nothing.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a prefetch takes any address.
     unsafe {
         core::arch::asm!("prefetchw [{}]", in(reg) at.addr(), options(nomem, nostack, preserves_flags));
     }
-    #[cfg(target_arch = "aarch64")]
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
     // SAFETY: a prefetch takes any address.
     unsafe {
         core::arch::asm!("prfm pstl1keep, [{}]", in(reg) at.addr(), options(nomem, nostack, preserves_flags));
     }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    // Miri runs no assembly.
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
     let _ = at;
 }

@@ -62,6 +62,7 @@ fn vector_kernels_are_inlined() {
 }
 
 #[cfg(target_arch = "x86_64")]
+#[cfg_attr(miri, ignore = "Miri runs no assembly")]
 #[test]
 fn the_threads_floating_point_settings_do_not_matter_and_come_back() {
     fn settings() -> u32 {

@@ -48,6 +48,9 @@ fn contributions(dtype: DataType, ranks: usize, elements: usize, seed: u64) -> V
     (0u64..).take(ranks).map(|rank| contribution(dtype, elements, seed ^ rank << 32)).collect()
 }
 
+/// Miri is some thousand times slower.
+const CASES: u32 = if cfg!(miri) { 6 } else { 1500 };
+
 fn dtypes() -> impl Strategy<Value = DataType> {
     proptest::sample::select(DataType::ALL.to_vec())
 }
@@ -64,7 +67,7 @@ fn hints() -> impl Strategy<Value = Hints> {
 #[test]
 fn every_combination_on_every_level() {
     for dtype in DataType::ALL {
-        for ranks in 1..=17 {
+        for ranks in if cfg!(miri) { 1..=3 } else { 1..=17 } {
             // More than a cache line, and not a whole number of registers.
             let sources = contributions(dtype, ranks, 150 / dtype.size() + 1, 7);
             for reduction in Reduction::ALL {
@@ -83,7 +86,7 @@ fn every_combination_on_every_level() {
 #[test]
 fn every_length_on_every_level() {
     for dtype in [DataType::Int8, DataType::Float16, DataType::Float32, DataType::Float64] {
-        for elements in 0..=200 / dtype.size() {
+        for elements in (0..=200 / dtype.size()).step_by(if cfg!(miri) { 7 } else { 1 }) {
             let sources = contributions(dtype, 3, elements, 11);
             let expected = oracle::fold(dtype, Reduction::Sum, &sources);
             for level in levels() {
@@ -97,7 +100,7 @@ fn every_length_on_every_level() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn fold_is_the_canonical_tree(

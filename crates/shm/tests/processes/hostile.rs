@@ -142,6 +142,21 @@ fn a_rank_whose_handle_is_of_no_process_is_no_rank() {
     assert_eq!(hub.hear(), "met");
 }
 
+/// What a rank hands over as its life is believed. So a liar's death is a silence: whoever waits does so until its own deadline.
+#[test]
+fn a_handle_that_outlives_its_rank_hides_its_death() {
+    let key = new_key();
+    let mut hub = Start::new(&key, 0, 2).spawn();
+    let socket = connect(&hub_address(&key));
+    let (life, anchor) = quiet_pipe();
+    send(&socket, &hello(&key, 1, 2, PIPE), &[life.as_fd()]);
+    assert_eq!(hub.hear(), "met");
+    drop(socket);
+    assert_eq!(hub.ask("still-there 1 300"), "Alive", "the wait ends at its limit");
+    drop(anchor);
+    assert_eq!(hub.ask("await-gone 1"), "Gone(Unknown)");
+}
+
 #[test]
 fn those_who_knock_and_stay_silent_keep_nobody_out() {
     let key = new_key();

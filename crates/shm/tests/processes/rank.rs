@@ -76,6 +76,7 @@ pub(crate) fn main() {
         match words[0] {
             "fate" => say(format!("{:?}", stay.world.fate(rank(words[1])))),
             "await-gone" => say(await_gone(&stay.world, rank(words[1]))),
+            "still-there" => say(still_there(&stay.world, rank(words[1]), Duration::from_millis(number(2)))),
             "leave" => {
                 stay.world.leave(number(1));
                 say("left");
@@ -167,6 +168,17 @@ fn await_gone(world: &World, peer: Rank) -> String {
     while !gone() {
         // Without a limit: only the monitor's ring can end the sleep.
         let _ = waiter.pause(None, &gone);
+    }
+    format!("{:?}", world.fate(peer))
+}
+
+/// Waits for so long, and then says what became of the peer until then.
+fn still_there(world: &World, peer: Rank, limit: Duration) -> String {
+    let awaited = [peer];
+    let mut waiter = Waiter::new(world, &awaited);
+    let deadline = Instant::now() + limit;
+    while Instant::now() < deadline && world.fate(peer) == Fate::Alive {
+        let _ = waiter.pause(Some(deadline.saturating_duration_since(Instant::now())), &|| false);
     }
     format!("{:?}", world.fate(peer))
 }
