@@ -300,7 +300,8 @@ impl<'a> Lanes<'a> {
             group,
             joined,
             taken: lanes.iter().map(|_| AtomicBool::new(false)).collect(),
-            left: AtomicUsize::new(lanes.len()),
+            // Before it was lent some may have run to their ends.
+            left: AtomicUsize::new(lanes.iter().filter(|lane| !lane.has_ended()).count()),
             lanes: lanes.into_iter().map(Mutex::new).collect(),
             failed: AtomicBool::new(false),
             error: Mutex::default(),

@@ -141,8 +141,8 @@ fn parts_of_a_call_are_calls_with_the_shares_that_lie_in_them() {
                 assert_eq!(lengths.iter().sum::<usize>(), part.len(), "{pieces:?}, {part:?}");
                 for (rank, length) in lengths.iter().enumerate() {
                     let (whole, own) = (shares.of(rank, 48), inside.of(rank, part.len()));
-                    let is_own = own.is_empty()
-                        || (part.start + own.start >= whole.start && part.start + own.end <= whole.end);
+                    let is_own =
+                        own.is_empty() || (part.start + own.start >= whole.start && part.start + own.end <= whole.end);
                     assert!(is_own, "rank {rank} has {whole:?} of the whole and {own:?} of {part:?}");
                     given[rank] += length;
                 }

@@ -377,7 +377,8 @@ mod tests {
         }
         helpers.await_idle(2);
         let (end, has_to_end) = mpsc::channel::<()>();
-        assert!(helpers.crew.hire(Box::new(move || has_to_end.recv().expect_err("dropped"))));
+        let until_dropped = move || assert!(has_to_end.recv().is_err());
+        assert!(helpers.crew.hire(Box::new(until_dropped)));
         assert!(helpers.crew.hire(Box::new(|| panic!("as the test wants it"))));
         helpers.await_idle(1);
         let begun = AtomicUsize::new(0);
