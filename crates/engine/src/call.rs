@@ -41,6 +41,8 @@ pub struct Terms {
     pub geometry: Geometry,
     /// What decides between algorithms.
     pub choice: Choice,
+    /// Into how many lanes a large call is cut, at least 1: what [`Windows::lanes`](types::transport::Windows::lanes) says.
+    pub lanes: usize,
 }
 
 /// What does not change between calls of the same arguments: the plan and the fingerprint.
@@ -63,10 +65,10 @@ pub struct Prepared {
     pub(crate) span: Span,
     /// Whether its results leave the caches before anyone reads them.
     pub(crate) leaves_caches: bool,
+    /// Bytes of this rank's input that belong to them, if it is a buffer of its own.
+    pub(crate) input_bytes: usize,
     /// The lanes beside this one, if the call is cut and this is its first.
     pub(crate) others: Vec<Arc<Prepared>>,
-    /// How many lanes a group must have for a large call to be cut as this one is.
-    lanes: usize,
 }
 
 impl Prepared {
@@ -190,9 +192,9 @@ impl Call {
         self.named.is_some()
     }
 
-    /// Whether the call fits a slot.
-    pub(crate) fn is_small(&self) -> bool {
-        self.prepared.whole() <= self.prepared.terms.geometry.slot_bytes
+    /// Bytes of its output.
+    pub(crate) fn bytes(&self) -> usize {
+        self.prepared.whole()
     }
 
     /// Whether the call is cut into lanes: it is run by [`Cut`](crate::Cut).
@@ -204,7 +206,13 @@ impl Call {
 
     /// The lanes of the call as calls, the first one first.
     pub(crate) fn lanes(&self) -> impl Iterator<Item = Call> + '_ {
-        let lane = |prepared: &Arc<Prepared>| Call { prepared: Arc::clone(prepared), ..self.clone() };
+        let lane = |prepared: &Arc<Prepared>| {
+            let lane = Call { prepared: Arc::clone(prepared), named: None, ..self.clone() };
+            match &self.named {
+                Some(named) => lane.named(&named.fingerprint.name),
+                None => lane,
+            }
+        };
         core::iter::once(self.clone()).chain(self.prepared.others.iter().map(lane))
     }
 
@@ -285,7 +293,6 @@ pub struct Preparer {
     rank: usize,
     epoch: u64,
     settings: u64,
-    lanes: usize,
     last: Option<Arc<Prepared>>,
     cache: HashMap<Work, Arc<Prepared>>,
     steps: usize,
@@ -295,7 +302,7 @@ impl Preparer {
     /// For the group rank `rank` of a group. Its terms hold until the first member's are known.
     #[must_use]
     pub fn new(terms: Arc<Terms>, rank: usize, epoch: u64, settings: u64) -> Preparer {
-        Preparer { terms, rank, epoch, settings, lanes: 1, last: None, cache: HashMap::new(), steps: 0 }
+        Preparer { terms, rank, epoch, settings, last: None, cache: HashMap::new(), steps: 0 }
     }
 
     /// Makes plans by these terms from now on: those that the group's first member handed out.
@@ -354,31 +361,11 @@ impl Preparer {
         self
     }
 
-    /// Cuts large allreduces from now on into so many lanes. Only unnamed calls may be: give what
-    /// [`Windows::lanes`](types::transport::Windows::lanes) says once the group's memory is there.
-    #[inline]
-    pub fn with_lanes(&mut self, lanes: usize) -> &mut Self {
-        if self.lanes != lanes {
-            self.lanes = lanes;
-            self.forget();
-        }
-        self
-    }
-
     #[cold]
     fn forget(&mut self) {
         self.last = None;
         self.cache.clear();
         self.steps = 0;
-    }
-
-    /// Prepares an unnamed call anew if it was made before the number of lanes was known.
-    pub(crate) fn recut(&mut self, call: &mut Call, lanes: usize) {
-        let Prepared { lanes: made_for, fingerprint, work, .. } = &*call.prepared;
-        if *made_for != lanes && cuts(work, lanes, &self.terms.geometry) > 1 {
-            let again = self.with_settings(fingerprint.settings).with_lanes(lanes).call(work, call.limits);
-            call.prepared = again.prepared;
-        }
     }
 
     /// A call that does this.
@@ -410,7 +397,7 @@ impl Preparer {
 
     fn make(&self, work: &Work, settings: u64) -> Prepared {
         let geometry = &self.terms.geometry;
-        let spans = spans(work, cuts(work, self.lanes, geometry), geometry);
+        let spans = spans(work, cuts(work, self.terms.lanes, geometry), geometry);
         let lane = |(lane, span): (u64, &Span)| self.make_lane(work, settings, lane, spans.len(), span.clone());
         let mut lanes = (0..).zip(&spans).map(lane);
         let first = lanes.next().expect("a call has at least one lane");
@@ -420,10 +407,12 @@ impl Preparer {
     /// One of the lanes of a call: a call of these bytes that agrees with the others on being this lane of the whole.
     fn make_lane(&self, work: &Work, settings: u64, lane: u64, lanes: usize, span: Span) -> Prepared {
         let Work { kind, dtype, reduction, bytes, shares, root, parts, list_bytes: _ } = work.clone();
-        let Terms { geometry, choice } = &*self.terms;
+        let Terms { geometry, choice, .. } = &*self.terms;
         let (ranks, element) = (geometry.ranks, dtype.size());
+        let shares = if lanes == 1 { shares } else { shares.within(&span) };
         let shape = Shape { kind, ranks, bytes: span.len(), shares, element, geometry: *geometry, readable: false };
-        let input_at = shape.share(self.rank).start;
+        let share = shape.share(self.rank);
+        let (input_at, input_bytes) = (share.start, share.len());
         let (staged, ways) = match Offering::of(choice, &shape, self.rank) {
             Some(offering) => {
                 let (staged, ways) = Others::split(offering, lanes);
@@ -451,7 +440,7 @@ impl Preparer {
         };
         let hash = fingerprint.hash();
         let fold = Fold::new(dtype, reduction);
-        let (terms, work, others, lanes) = (Arc::clone(&self.terms), work.clone(), Vec::new(), self.lanes);
+        let (terms, work, others) = (Arc::clone(&self.terms), work.clone(), Vec::new());
         let (summary, leaves_caches) = (work.summary(), work.leaves_caches(ranks));
         Prepared {
             terms,
@@ -465,8 +454,8 @@ impl Preparer {
             work,
             span,
             leaves_caches,
+            input_bytes,
             others,
-            lanes,
         }
     }
 }

@@ -49,6 +49,12 @@ impl ChannelState {
     pub const fn calls(&self) -> u64 {
         self.sequence
     }
+
+    /// The channel's state, for a thread that brings it back. What stays says how many calls were begun, and no more.
+    pub(crate) fn lend(&mut self) -> ChannelState {
+        let stays = ChannelState { sequence: self.sequence, ..ChannelState::new(self.channel) };
+        core::mem::replace(self, stays)
+    }
 }
 
 /// How far one call has come.

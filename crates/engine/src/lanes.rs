@@ -1,21 +1,24 @@
-//! Large unnamed allreduces are cut into lanes, so that a rank can work on one call with several threads.
+//! Large calls are cut into lanes, so that a rank can work on one call with several threads.
 //!
-//! A lane is a call of its own, on a channel of its own: it has the plan for its part of the bytes, and meets nobody but the
+//! A lane is a call of its own, on a channel of its own: it has the plan for its part of the output, and meets nobody but the
 //! same lane of the other ranks. What an element becomes does not depend on how a call is cut. The first lane is the
-//! channel of all unnamed calls. The others begin when the headers of the first have met and agree: so a mismatch, or a rank
-//! that makes a small call, never leaves a lane waiting for what will not come. From then on whatever fails ends the
-//! epoch: a call that is cut ends on all channels or on none.
+//! channel of all unnamed calls, or of all large named ones; the others are of unnamed or of named calls. These begin when the
+//! headers of the first have met and agree: so a mismatch, or a rank that makes a small call, never leaves a lane waiting for
+//! what will not come. From then on whatever fails ends the epoch: a call that is cut ends on all channels or on none.
 //!
-//! Who polls a lane does not matter: threads that take one each, or one thread that goes round.
+//! Who polls a lane does not matter: threads that take one each, or one thread that goes round. A call that the group's own
+//! queues hold ([`UnnamedLane`](crate::UnnamedLane), [`NamedLane`](crate::NamedLane)) can be taken out of these as a [`Loan`] once its
+//! headers have met: then several threads can work on it while others poll the queues.
 
 use core::task::Poll;
 
 use plan::Span;
+use types::OpKind;
 use types::error::Cause;
 use types::transport::{Channel, Geometry, Peers};
 use types::{Buffers, CallSite, Error, Result};
 
-use crate::call::Call;
+use crate::call::{Call, Task};
 use crate::execution::{ChannelState, Execution};
 use crate::work::Work;
 use crate::{Ground, SharedWindows};
@@ -28,7 +31,8 @@ const LEAST_LANE_CHUNKS: usize = 8;
 
 /// Into how many lanes a call is cut, in a group that has `lanes`.
 pub(crate) fn cuts(work: &Work, lanes: usize, geometry: &Geometry) -> usize {
-    if lanes == 1 || geometry.ranks == 1 || !work.is_of_all() {
+    // What runs beside large calls is never cut.
+    if lanes == 1 || geometry.ranks == 1 || work.kind() == OpKind::Barrier || work.bytes() <= geometry.slot_bytes {
         return 1;
     }
     (work.bytes() / LEAST_LANE_BYTES.min(LEAST_LANE_CHUNKS * geometry.chunk_bytes)).clamp(1, lanes)
@@ -47,13 +51,13 @@ pub fn even(bytes: usize, parts: usize, unit: usize) -> Vec<Span> {
     (0..parts).map(|part| start(part)..start(part + 1)).collect()
 }
 
-/// Cuts buffers at the ends of spans that follow each other from the beginning.
+/// Cuts buffers into parts of so many bytes of the input and of the output, which follow each other from the beginning.
 #[must_use]
-pub fn cut_buffers<'a>(buffers: Buffers<'a>, spans: impl IntoIterator<Item = Span>) -> Vec<Buffers<'a>> {
+pub fn cut_buffers<'a>(buffers: Buffers<'a>, parts: impl IntoIterator<Item = (usize, usize)>) -> Vec<Buffers<'a>> {
     let mut rest = buffers;
     let mut cut = Vec::new();
-    for span in spans {
-        let (first, others) = rest.split_at(span.len());
+    for (input, output) in parts {
+        let (first, others) = rest.split(input, output);
         cut.push(first);
         rest = others;
     }
@@ -61,17 +65,160 @@ pub fn cut_buffers<'a>(buffers: Buffers<'a>, spans: impl IntoIterator<Item = Spa
 }
 
 /// Where the channels of the lanes beside the first stand.
-#[derive(Debug, Default)]
-pub struct Others(Vec<ChannelState>);
+#[derive(Debug)]
+pub struct Others {
+    kind: Channel,
+    states: Vec<ChannelState>,
+}
 
 impl Others {
+    /// Those of calls of this kind, none of which has been used.
+    #[must_use]
+    pub const fn new(kind: Channel) -> Others {
+        Others { kind, states: Vec::new() }
+    }
+
     /// The first so many of them.
     fn states(&mut self, count: usize) -> &mut [ChannelState] {
-        while self.0.len() < count {
-            let lane = u8::try_from(self.0.len() + 1).expect("few lanes (Geometry::MAX_LANES)");
-            self.0.push(ChannelState::new(Channel::Lane(lane)));
+        while self.states.len() < count {
+            let lane = u8::try_from(self.states.len() + 1).expect("few lanes (Geometry::MAX_LANES)");
+            self.states.push(ChannelState::new(self.kind.lane(lane)));
         }
-        &mut self.0[..count]
+        &mut self.states[..count]
+    }
+
+    /// All of them, for whoever brings them back.
+    fn take(&mut self) -> Others {
+        core::mem::replace(self, Others::new(self.kind))
+    }
+}
+
+/// A call of a queue that is on its way.
+#[derive(Debug)]
+pub(crate) enum Running {
+    Whole(Execution),
+    Cut(Cut),
+    /// It is [lent](Loan).
+    Lent,
+}
+
+impl Running {
+    /// Begins a call that gives the turn back after a bounded amount of work.
+    #[inline]
+    pub(crate) fn begin(state: &mut ChannelState, call: &Call) -> Running {
+        match call.is_cut() {
+            true => Running::Cut(Cut::begin(state, call).paced()),
+            false => Running::Whole(Execution::begin(state).paced()),
+        }
+    }
+
+    /// Goes as far as possible, but not longer than for some 256 KiB. Where the call is cut it says `Pending` once when all
+    /// ranks have met, so that it can be lent before anything is done.
+    #[inline]
+    pub(crate) fn poll<W: SharedWindows, P: Peers>(
+        &mut self,
+        ground: Ground<'_, W, P>,
+        (first, others): (&mut ChannelState, &mut Others),
+        call: &mut Call,
+        buffers: &mut Buffers<'_>,
+        look: bool,
+    ) -> Poll<Result<()>> {
+        match self {
+            Running::Whole(execution) => execution.poll(ground, first, call, buffers, look),
+            Running::Cut(cut) => cut.poll(ground, first, others, buffers, look),
+            Running::Lent => Poll::Pending,
+        }
+    }
+
+    /// Whether the last poll ended so that others get their turn, and not because the call had to wait.
+    pub(crate) fn has_paused(&self) -> bool {
+        match self {
+            Running::Whole(execution) => execution.has_paused(),
+            Running::Cut(cut) => cut.has_paused(),
+            Running::Lent => false,
+        }
+    }
+
+    pub(crate) const fn is_lent(&self) -> bool {
+        matches!(self, Running::Lent)
+    }
+
+    /// Whether it can be lent.
+    pub(crate) fn is_lendable(&self) -> bool {
+        matches!(self, Running::Cut(cut) if cut.has_met())
+    }
+
+    /// Whether a poll has something to do.
+    pub(crate) fn can_go_on<W: SharedWindows, P: Peers>(
+        &self,
+        ground: Ground<'_, W, P>,
+        (first, others): (&ChannelState, &Others),
+        call: &Call,
+    ) -> bool {
+        match self {
+            Running::Whole(execution) => execution.can_go_on(ground, first, call),
+            Running::Cut(cut) => cut.can_go_on(ground, first, others),
+            Running::Lent => false,
+        }
+    }
+
+    /// The call, taken out, if it [can be lent](Self::is_lendable).
+    pub(crate) fn lend(&mut self, first: &mut ChannelState, others: &mut Others) -> Option<Loan> {
+        match core::mem::replace(self, Running::Lent) {
+            Running::Cut(cut) if cut.has_met() => {
+                Some(Loan { cut, first: first.lend(), others: others.take(), task: None })
+            }
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+}
+
+/// A call that is cut, taken out of its queue with all that its lanes need. Whoever has taken it runs the lanes to their ends,
+/// and gives it back.
+#[derive(Debug)]
+pub struct Loan {
+    cut: Cut,
+    first: ChannelState,
+    others: Others,
+    /// What was submitted, unless the calling thread has the buffers.
+    pub(crate) task: Option<Task>,
+}
+
+impl Loan {
+    /// The first lane, as a call: it has the limits and the beginning of the whole.
+    #[must_use]
+    pub fn call(&self) -> Call {
+        self.cut.runs[0].call.clone()
+    }
+
+    /// The call's place in messages.
+    #[must_use]
+    pub fn site_of(&self, view: &crate::View) -> CallSite {
+        self.cut.site_of(view)
+    }
+
+    /// The lanes of a call whose buffers the calling thread has.
+    pub fn lanes<'a>(&'a mut self, buffers: Buffers<'a>) -> Vec<Lane<'a>> {
+        self.cut.lanes(&mut self.first, &mut self.others, buffers)
+    }
+
+    /// The lanes of a call that was submitted. (Of another one there are none.)
+    pub fn submitted_lanes(&mut self) -> Vec<Lane<'_>> {
+        let Loan { cut, first, others, task } = self;
+        match task {
+            Some(task) => cut.lanes(first, others, task.buffers.buffers()),
+            None => Vec::new(),
+        }
+    }
+
+    /// Brings the channels back to where they were taken from.
+    pub(crate) fn settle(self, first: &mut ChannelState, others: &mut Others) -> Option<Task> {
+        *first = self.first;
+        *others = self.others;
+        self.task
     }
 }
 
@@ -81,6 +228,8 @@ pub struct Cut {
     /// The first one first.
     runs: Vec<Run>,
     paced: bool,
+    /// Whether the last poll ended because all ranks had met.
+    halted: bool,
 }
 
 /// One lane on its way.
@@ -96,7 +245,7 @@ impl Cut {
     pub fn begin(first: &mut ChannelState, call: &Call) -> Cut {
         let mut runs: Vec<Run> = call.lanes().map(|call| Run { call, execution: None, ended: false }).collect();
         runs[0].execution = Some(Execution::begin(first).halting());
-        Cut { runs, paced: false }
+        Cut { runs, paced: false, halted: false }
     }
 
     /// The same call, [paced](Execution::paced): for a thread that has other calls to run.
@@ -110,7 +259,12 @@ impl Cut {
 
     /// Whether the last poll ended so that others get their turn, and not because all lanes had to wait.
     pub(crate) fn has_paused(&self) -> bool {
-        self.runs.iter().flat_map(|run| &run.execution).any(Execution::has_paused)
+        self.halted || self.runs.iter().flat_map(|run| &run.execution).any(Execution::has_paused)
+    }
+
+    /// Whether the headers have [met](Self::meet).
+    pub(crate) fn has_met(&self) -> bool {
+        self.runs[0].execution.as_ref().is_some_and(Execution::has_met)
     }
 
     /// Lets the headers meet, on the first lane: `Ready(Ok)` when all ranks agree. Then it need not be called again.
@@ -128,7 +282,7 @@ impl Cut {
         if execution.has_met() {
             return Poll::Ready(Ok(()));
         }
-        let (mut own, _) = buffers.reborrow().split_at(call.prepared.span.len());
+        let (mut own, _) = buffers.reborrow().split(call.prepared.input_bytes, call.prepared.span.len());
         match execution.poll(ground, first, call, &mut own, look) {
             Poll::Pending if execution.has_met() => Poll::Ready(Ok(())),
             polled => polled,
@@ -153,7 +307,7 @@ impl Cut {
         for run in &mut self.runs[1..] {
             run.call.started = run.call.started.or(started);
         }
-        let Cut { runs, paced } = self;
+        let Cut { runs, paced, .. } = self;
         if let Some((Run { execution: Some(whole), .. }, rest)) = runs.split_first_mut() {
             let states = others.states(rest.len());
             for (run, state) in rest.iter_mut().zip(states) {
@@ -164,12 +318,13 @@ impl Cut {
             }
         }
         let states = core::iter::once(first).chain(others.states(runs.len() - 1));
-        let buffers = cut_buffers(buffers, runs.iter().map(|run| run.call.prepared.span.clone()));
+        let part = |run: &Run| (run.call.prepared.input_bytes, run.call.prepared.span.len());
+        let buffers = cut_buffers(buffers, runs.iter().map(part));
         let lanes = runs.iter_mut().zip(states).zip(buffers);
         lanes.filter_map(|((run, state), buffers)| Lane::new(run, state, buffers)).collect()
     }
 
-    /// Runs all lanes on the calling thread as far as possible.
+    /// Runs all lanes on the calling thread as far as possible; says `Pending` once when all ranks have met.
     ///
     /// # Errors
     /// As [`Execution::poll`].
@@ -181,9 +336,11 @@ impl Cut {
         buffers: &mut Buffers<'_>,
         look: bool,
     ) -> Poll<Result<()>> {
-        match self.meet(ground, first, buffers, look) {
-            Poll::Ready(Ok(())) => {}
-            other => return other,
+        self.halted = false;
+        if !self.has_met() {
+            let met = self.meet(ground, first, buffers, look);
+            self.halted = matches!(met, Poll::Ready(Ok(())));
+            return if self.halted { Poll::Pending } else { met };
         }
         let mut all = Poll::Ready(Ok(()));
         for mut lane in self.lanes(first, others, buffers.reborrow()) {
@@ -194,6 +351,22 @@ impl Cut {
             }
         }
         all
+    }
+
+    /// Whether [`poll`](Self::poll) has something to do.
+    fn can_go_on<W: SharedWindows, P: Peers>(
+        &self,
+        ground: Ground<'_, W, P>,
+        first: &ChannelState,
+        others: &Others,
+    ) -> bool {
+        let states = core::iter::once(first).map(Some).chain(others.states.iter().map(Some));
+        let mut runs = self.runs.iter().zip(states.chain(core::iter::repeat(None))).filter(|(run, _)| !run.ended);
+        runs.any(|(Run { call, execution, .. }, state)| match (execution, state) {
+            (Some(execution), Some(state)) => execution.can_go_on(ground, state, call),
+            // It begins when the first has met.
+            _ => self.has_met(),
+        })
     }
 
     /// The call's place in messages.
@@ -227,6 +400,12 @@ impl<'a> Lane<'a> {
     #[must_use]
     pub const fn has_ended(&self) -> bool {
         *self.ended
+    }
+
+    /// Whether the last poll ended so that others get their turn, and not because the lane had to wait.
+    #[must_use]
+    pub const fn has_paused(&self) -> bool {
+        self.execution.has_paused()
     }
 
     /// Goes as far as possible.
@@ -285,14 +464,18 @@ mod tests {
     }
 
     #[test]
-    fn only_large_allreduces_are_cut() {
+    fn only_large_calls_are_cut() {
         let geometry = Geometry::of(2);
         let cut = |bytes, lanes| cuts(&Work::all_reduce(DataType::Float32, Reduction::Sum, bytes), lanes, &geometry);
         assert_eq!([cut(0, 4), cut(8, 4), cut((1 << 20) - 4, 4)], [1, 1, 1]);
         assert_eq!([cut(1 << 20, 1), cut(1 << 20, 2), cut(1 << 20, 16)], [1, 2, 2]);
         assert_eq!([cut(3 << 19, 16), cut(2 << 20, 16), cut(64 << 20, 16)], [3, 4, 16]);
         assert_eq!(cuts(&Work::barrier(), 4, &geometry), 1);
-        assert_eq!(cuts(&Work::all_gather(DataType::Uint8, &[8 << 20; 2]), 4, &geometry), 1);
+        assert_eq!(cuts(&Work::all_gather(DataType::Uint8, &[8 << 20; 2]), 4, &geometry), 4);
+        assert_eq!(cuts(&Work::all_gather(DataType::Uint8, &[0, 1 << 20]), 4, &geometry), 2);
+        assert_eq!(cuts(&Work::broadcast(DataType::Uint8, 8 << 20, 0, types::Rank(0)), 4, &geometry), 4);
+        let slots = Geometry { slot_bytes: 2 << 20, ..geometry };
+        assert_eq!(cuts(&Work::all_reduce(DataType::Uint8, Reduction::Sum, 2 << 20), 4, &slots), 1);
         let alone = Work::all_reduce(DataType::Uint8, Reduction::Max, 8 << 20);
         assert_eq!(cuts(&alone, 4, &Geometry::of(1)), 1);
     }

@@ -29,7 +29,7 @@ mod work;
 pub use call::{Call, Completion, Limits, OwnedBuffers, Preparer, Task, Terms};
 pub use claims::{Claims, Contradiction};
 pub use execution::{ChannelState, Execution};
-pub use lanes::{Cut, Lane};
+pub use lanes::{Cut, Lane, Loan};
 pub use life::Life;
 pub use named::NamedLane;
 pub use plan::Choice;

@@ -3,7 +3,7 @@
 //! There are two tracks, each with a channel of its own, on which calls run one after the other: the order says for each call
 //! which is its, as group rank 0 sees it. Where ranks disagree on the size of a call it runs where rank 0 says, and is a
 //! mismatch like any other. A large call gives the turn back after every 256 KiB or so, and the small ones that are due come
-//! first.
+//! first; or it is [lent](NamedLane::lend) to threads of its own.
 
 use core::task::Poll;
 use core::time::Duration;
@@ -16,7 +16,8 @@ use types::{Buffers, CallSite, Error, Result, Tag, Ticket};
 
 use crate::call::{Call, Preparer, Task, Terms};
 use crate::claims::{Claims, Contradiction, Doubt};
-use crate::execution::{ChannelState, Execution};
+use crate::execution::ChannelState;
+use crate::lanes::{Loan, Others, Running};
 use crate::late::{LONG, Late, MOST_MEMBERS};
 use crate::life::Life;
 use crate::names::Names;
@@ -48,30 +49,56 @@ pub struct NamedLane {
 #[derive(Debug)]
 struct Track {
     state: ChannelState,
+    /// The channels of further lanes, for calls that are cut. Of small ones none is.
+    others: Others,
     queue: VecDeque<u128>,
-    current: Option<(u128, Execution)>,
+    current: Option<(u128, Running)>,
 }
 
 impl Track {
     fn new(channel: Channel) -> Track {
-        Track { state: ChannelState::new(channel), queue: VecDeque::new(), current: None }
+        let (state, others) = (ChannelState::new(channel), Others::new(channel));
+        Track { state, others, queue: VecDeque::new(), current: None }
     }
 
-    /// Whether there is a call whose turn it is; it is begun if need be.
-    fn is_under_way<W: SharedWindows, P: Peers>(&mut self, ground: Ground<'_, W, P>) -> bool {
-        if self.current.is_none() {
-            if self.queue.is_empty() || !ground.is_live() {
-                return false;
-            }
-            let next = self.queue.pop_front();
-            self.current = next.map(|identity| (identity, Execution::begin(&mut self.state).paced()));
+    /// The identity of the call whose turn it is, if there is one.
+    fn due<W: SharedWindows, P: Peers>(&self, ground: Ground<'_, W, P>) -> Option<u128> {
+        match &self.current {
+            Some((identity, running)) => Some(*identity).filter(|_| !running.is_lent()),
+            None => self.queue.front().copied().filter(|_| ground.is_live()),
         }
-        true
+    }
+
+    /// Polls the call whose turn it is, and begins it if need be.
+    fn poll<W: SharedWindows, P: Peers>(
+        &mut self,
+        ground: Ground<'_, W, P>,
+        identity: u128,
+        call: &mut Call,
+        buffers: &mut Buffers<'_>,
+        look: bool,
+    ) -> Poll<Result<()>> {
+        let Track { state, others, queue, current } = self;
+        let (_, running) = current.get_or_insert_with(|| {
+            queue.pop_front();
+            (identity, Running::begin(state, call))
+        });
+        running.poll(ground, (state, others), call, buffers, look)
+    }
+
+    /// Whether the last poll ended so that others get their turn, and not because the call had to wait.
+    fn has_paused(&self) -> bool {
+        self.current.as_ref().is_some_and(|(_, running)| running.has_paused())
+    }
+
+    /// Whether the call under way can be lent.
+    fn can_lend(&self) -> bool {
+        self.current.as_ref().is_some_and(|(_, running)| running.is_lendable())
     }
 
     fn clear(&mut self) {
         self.queue.clear();
-        self.current = None;
+        self.current.take_if(|(_, running)| !running.is_lent());
     }
 }
 
@@ -79,8 +106,10 @@ impl Track {
 struct Pending {
     kind: Kind,
     watch: Watch,
-    /// Whether it fits a slot, here.
-    is_small: bool,
+    /// Bytes of its output.
+    bytes: usize,
+    /// Whether others follow it, as one call with it.
+    is_list: bool,
     /// Whether it is in the order, so that its turn will come.
     is_ordered: bool,
     /// Under what it is noted.
@@ -97,6 +126,8 @@ struct Pending {
 enum Kind {
     /// The lane has the buffers.
     Owned(Task),
+    /// Whoever works on it has them, and the call.
+    Lent,
     /// The thread that waits for it has them.
     Borrowed,
 }
@@ -165,9 +196,8 @@ impl NamedLane {
     pub fn enter_task(&mut self, mut task: Task) -> u128 {
         self.preparer.renew_task(&mut task);
         let name = Arc::clone(&task.call.fingerprint().name);
-        let is_small = task.call.is_small() && task.next.is_none();
-        let ticket = task.call.ticket;
-        self.add(&name, Kind::Owned(task), is_small, ticket)
+        let (bytes, is_list, ticket) = (task.call.bytes(), task.next.is_some(), task.call.ticket);
+        self.add(&name, Kind::Owned(task), (bytes, is_list), ticket)
     }
 
     /// [Adds](Self::enter_task) a call in place of the one that this rank will not make by this name, if it has used the name
@@ -187,13 +217,13 @@ impl NamedLane {
     /// the first of several, as there.
     pub fn enter(&mut self, call: &Call, goes_on: bool) -> u128 {
         let name = Arc::clone(&call.fingerprint().name);
-        self.add(&name, Kind::Borrowed, call.is_small() && !goes_on, call.ticket)
+        self.add(&name, Kind::Borrowed, (call.bytes(), goes_on), call.ticket)
     }
 
-    fn add(&mut self, name: &str, kind: Kind, is_small: bool, ticket: Option<Ticket>) -> u128 {
+    fn add(&mut self, name: &str, kind: Kind, (bytes, is_list): (usize, bool), ticket: Option<Ticket>) -> u128 {
         let (identity, uses) = self.names.submit(name);
         let (watch, doubt) = (Watch::default(), Doubt::default());
-        let pending = Pending { kind, watch, is_small, is_ordered: false, ticket, looked: None, uses, doubt };
+        let pending = Pending { kind, watch, bytes, is_list, is_ordered: false, ticket, looked: None, uses, doubt };
         self.pending.insert(identity, pending);
         identity
     }
@@ -202,12 +232,12 @@ impl NamedLane {
     pub fn fail_one(&mut self, judge: &mut dyn FnMut(&mut Call) -> Option<Error>) -> Option<Finished> {
         let found = self.pending.iter_mut().find_map(|(identity, pending)| match &mut pending.kind {
             Kind::Owned(task) => Some((*identity, judge(&mut task.call)?)),
-            Kind::Borrowed => None,
+            Kind::Lent | Kind::Borrowed => None,
         });
         let (identity, error) = found?;
         match self.pending.remove(&identity)?.kind {
             Kind::Owned(task) => Some(task.failed(error)),
-            Kind::Borrowed => None,
+            Kind::Lent | Kind::Borrowed => None,
         }
     }
 
@@ -230,16 +260,24 @@ impl NamedLane {
         if self.names.next(ground.windows).is_some() {
             return true;
         }
-        for Track { state, queue, current } in [&self.small, &self.large] {
+        for Track { state, others, queue, current } in [&self.small, &self.large] {
             match current {
-                Some((current, execution)) if *current == identity => return execution.can_go_on(ground, state, call),
+                Some((current, running)) if *current == identity => {
+                    return running.can_go_on(ground, (state, others), call);
+                }
                 Some(_) => {}
-                None if queue.is_empty() => {}
-                None => return true,
+                // What another thread waits for, that one begins.
+                None if queue.front().is_some_and(|due| *due == identity || self.is_own(*due)) => return true,
+                None => {}
             }
         }
         let is_ordered = self.pending.get(&identity).is_none_or(|pending| pending.is_ordered);
         !is_ordered && find_trouble(ground, &unordered(ground, identity), call, Duration::ZERO).is_some()
+    }
+
+    /// Whether the lane itself runs this call.
+    fn is_own(&self, identity: u128) -> bool {
+        self.pending.get(&identity).is_some_and(|pending| matches!(pending.kind, Kind::Owned(_)))
     }
 
     /// Runs the calls as far as possible, but not longer than for some 256 KiB of a large one.
@@ -251,7 +289,9 @@ impl NamedLane {
     ) -> Progress {
         let mut progress = Progress::default();
         while !self.pending.is_empty() && ground.life.is_live() {
-            let is_small = |identity: u128| self.pending.get(&identity).is_some_and(|pending| pending.is_small);
+            let slot_bytes = ground.windows.geometry().slot_bytes;
+            let fits = |pending: &Pending| pending.bytes <= slot_bytes && !pending.is_list;
+            let is_small = |identity: u128| self.pending.get(&identity).is_some_and(fits);
             progress.moved |= self.names.progress(ground.windows, &is_small);
             self.take_over(ground);
             let mut ended = 0;
@@ -307,55 +347,122 @@ impl NamedLane {
         progress: &mut Progress,
     ) -> bool {
         let track = if small { &mut self.small } else { &mut self.large };
-        if !ground.life.is_live() || !track.is_under_way(ground) {
+        if !ground.life.is_live() {
             return false;
         }
-        let Track { state, current, .. } = track;
-        let Some((identity, execution)) = current else { return false };
+        let Some(identity) = track.due(ground) else { return false };
         // Once it has ended, the thread must come with the next one.
         let borrowed = borrowed.filter(|_| progress.borrowed.is_none());
         let goes_on = borrowed.as_ref().is_some_and(|own| own.goes_on);
-        let Some(pending) = self.pending.get_mut(identity) else { return false };
-        let polled = match (&mut pending.kind, borrowed) {
+        let Some(pending) = self.pending.get_mut(&identity) else { return false };
+        let (polled, is_cut) = match (&mut pending.kind, borrowed) {
             (Kind::Owned(task), _) => {
                 let mut buffers = task.buffers.buffers();
-                execution.poll(ground, state, &mut task.call, &mut buffers, look)
+                (track.poll(ground, identity, &mut task.call, &mut buffers, look), task.call.is_cut())
             }
-            (Kind::Borrowed, Some(own)) if own.identity == *identity => {
-                execution.poll(ground, state, own.call, &mut own.buffers, look)
+            (Kind::Borrowed, Some(own)) if own.identity == identity => {
+                (track.poll(ground, identity, own.call, &mut own.buffers, look), own.call.is_cut())
             }
-            (Kind::Borrowed, _) => return false,
+            (Kind::Lent | Kind::Borrowed, _) => return false,
         };
+        if small && is_cut && track.can_lend() {
+            // All ranks agree on it, and only group rank 0 says that it fits a slot: it has written what it should not.
+            let cause = Cause::Failed { by: ground.view.world(0) };
+            ground.windows.abort(&cause);
+            ground.life.end(&ground.windows.aborted().unwrap_or(cause));
+            return false;
+        }
         let Poll::Ready(result) = polled else {
-            progress.paused |= execution.has_paused();
+            progress.paused |= track.has_paused();
             return false;
         };
         progress.moved = true;
-        if result.is_ok() {
-            // All ranks have this call as the current one, and go on with the next of its list.
-            match &mut pending.kind {
-                Kind::Owned(task) => {
-                    if let Some(next) = task.next.take() {
-                        *execution = Execution::begin(state).paced();
-                        progress.finished.push((core::mem::replace(task, *next), result));
-                        return true;
-                    }
-                }
-                Kind::Borrowed if goes_on => {
-                    *execution = Execution::begin(state).paced();
-                    progress.borrowed = Some(result);
-                    return false;
-                }
-                Kind::Borrowed => {}
-            }
+        self.end(small, identity, None, result, goes_on, progress)
+    }
+
+    /// Ends the current call of a track, or goes on with the next one of its list; whether another call may have its turn at
+    /// once. `lent`: what was submitted, if it was lent.
+    fn end(
+        &mut self,
+        small: bool,
+        identity: u128,
+        lent: Option<Task>,
+        result: Result<()>,
+        goes_on: bool,
+        progress: &mut Progress,
+    ) -> bool {
+        let track = if small { &mut self.small } else { &mut self.large };
+        track.current = None;
+        let Some(mut pending) = self.pending.remove(&identity) else { return false };
+        if let Some(task) = lent {
+            pending.kind = Kind::Owned(task);
         }
-        let ended = self.pending.remove(identity);
-        *current = None;
-        match ended {
-            Some(Pending { kind: Kind::Owned(task), .. }) => task.end(result, &mut progress.finished),
-            _ => progress.borrowed = Some(result),
+        match &mut pending.kind {
+            Kind::Owned(task) => {
+                // All ranks have this call as the current one, and go on with the next of its list.
+                if result.is_ok()
+                    && let Some(next) = task.next.take()
+                {
+                    progress.finished.push((core::mem::replace(task, *next), result));
+                    track.queue.push_front(identity);
+                    self.pending.insert(identity, pending);
+                    return true;
+                }
+            }
+            Kind::Borrowed if goes_on && result.is_ok() => {
+                progress.borrowed = Some(result);
+                track.queue.push_front(identity);
+                self.pending.insert(identity, pending);
+                return false;
+            }
+            Kind::Lent | Kind::Borrowed => {}
+        }
+        match pending.kind {
+            Kind::Owned(task) => task.end(result, &mut progress.finished),
+            Kind::Lent | Kind::Borrowed => progress.borrowed = Some(result),
         }
         true
+    }
+
+    /// Whether the large call under way can be [lent](Self::lend): one of the lane's own, or the borrowed one of this
+    /// identity.
+    #[must_use]
+    pub fn can_lend(&self, borrowed: Option<u128>) -> bool {
+        let Some((identity, running)) = &self.large.current else { return false };
+        let is_meant = |pending: &Pending| match pending.kind {
+            Kind::Owned(_) => borrowed.is_none(),
+            Kind::Borrowed => borrowed == Some(*identity),
+            Kind::Lent => false,
+        };
+        running.is_lendable() && self.pending.get(identity).is_some_and(is_meant)
+    }
+
+    /// Takes the large call under way out, so that several threads can work on it, if it [can be](Self::can_lend): it is
+    /// cut, and all ranks have met in it. The lane goes on with small ones meanwhile. It is to be [given back](Self::settle).
+    pub fn lend(&mut self, borrowed: Option<u128>) -> Option<Loan> {
+        if !self.can_lend(borrowed) {
+            return None;
+        }
+        let Track { state, others, current, .. } = &mut self.large;
+        let (identity, running) = current.as_mut()?;
+        let mut loan = running.lend(state, others)?;
+        let pending = self.pending.get_mut(identity)?;
+        if borrowed.is_none()
+            && let Kind::Owned(task) = core::mem::replace(&mut pending.kind, Kind::Lent)
+        {
+            loan.task = Some(task);
+        }
+        Some(loan)
+    }
+
+    /// Takes a call back that has ended. `goes_on`: of a borrowed call, as in [`Borrowed`].
+    pub fn settle(&mut self, loan: Loan, result: Result<()>, goes_on: bool) -> Progress {
+        let mut progress = Progress { moved: true, ..Progress::default() };
+        let task = loan.settle(&mut self.large.state, &mut self.large.others);
+        if let Some((identity, _)) = self.large.current.as_ref() {
+            self.end(false, *identity, task, result, goes_on, &mut progress);
+        }
+        progress
     }
 
     /// Looks after the calls that are not in the order yet: deaths, aborts, deadlines, warnings.
@@ -375,7 +482,7 @@ impl NamedLane {
                 (Kind::Owned(task), _) => &mut task.call,
                 (Kind::Borrowed, Some(own)) if own.identity == *identity => &mut *own.call,
                 // Its own thread looks after it.
-                (Kind::Borrowed, _) => continue,
+                (Kind::Lent | Kind::Borrowed, _) => continue,
             };
             pending.looked.get_or_insert(now);
             if let Some(error) = look_at(ground, *identity, call, &mut pending.watch, now) {
@@ -425,7 +532,8 @@ impl NamedLane {
         self.pending.values().filter_map(call).collect()
     }
 
-    /// Ends all calls after the group's life has ended. A borrowed call that is not given stays for its own thread.
+    /// Ends all calls after the group's life has ended. A borrowed call that is not given stays for its own thread, and one that
+    /// is lent for those who work on it.
     pub fn drain(
         &mut self,
         life: &Life,
@@ -446,7 +554,7 @@ impl NamedLane {
                     let result = end(&mut task.call);
                     task.end(result, &mut progress.finished);
                 }
-                Kind::Borrowed => {
+                Kind::Lent | Kind::Borrowed => {
                     self.pending.insert(identity, pending);
                 }
             }

@@ -9,8 +9,8 @@ use types::transport::{Channel, Peers};
 use types::{Error, Result, Tag};
 
 use crate::call::{Call, Preparer, Task, Terms};
-use crate::execution::{ChannelState, Execution};
-use crate::lanes::{Cut, Others};
+use crate::execution::ChannelState;
+use crate::lanes::{Loan, Others, Running};
 use crate::life::Life;
 use crate::trouble::{Trouble, View, fail};
 use crate::{Ground, SharedWindows};
@@ -28,15 +28,11 @@ pub struct UnnamedLane {
     /// The channels of further lanes, for calls that are cut.
     pub others: Others,
     queue: VecDeque<Task>,
-    current: Option<Current>,
+    /// The call at the front of the queue, on its way; or one that is lent, and is not in the queue.
+    current: Option<Running>,
+    /// How many calls the one is that is lent.
+    lent: u64,
     paused: bool,
-}
-
-/// The call at the front of the queue, on its way.
-#[derive(Debug)]
-enum Current {
-    Whole(Execution),
-    Cut(Cut),
 }
 
 impl UnnamedLane {
@@ -46,9 +42,10 @@ impl UnnamedLane {
         UnnamedLane {
             state: ChannelState::new(Channel::Unnamed),
             preparer,
-            others: Others::default(),
+            others: Others::new(Channel::Unnamed),
             queue: VecDeque::new(),
             current: None,
+            lent: 0,
             paused: false,
         }
     }
@@ -73,7 +70,7 @@ impl UnnamedLane {
     /// Whether no call waits or runs.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.queue.is_empty()
+        self.queue.is_empty() && !self.is_lent()
     }
 
     /// Whether the last poll ended so that others get their turn, and not because the call had to wait.
@@ -87,46 +84,67 @@ impl UnnamedLane {
     pub fn poll<W: SharedWindows, P: Peers>(&mut self, ground: Ground<'_, W, P>, look: bool) -> Finished {
         let mut finished = Vec::new();
         self.paused = false;
-        while let Some(task) = self.queue.front_mut() {
+        while !self.queue.is_empty() {
             let live = if self.current.is_some() { ground.life.is_live() } else { ground.is_live() };
             if !live {
                 finished.extend(self.drain(ground.life, ground.view, ground.clock.now()));
                 break;
             }
-            let current = self.current.get_or_insert_with(|| {
-                // It may have been made before the group's memory was there.
-                self.preparer.recut(&mut task.call, ground.windows.lanes());
-                match task.call.is_cut() {
-                    true => Current::Cut(Cut::begin(&mut self.state, &task.call).paced()),
-                    false => Current::Whole(Execution::begin(&mut self.state).paced()),
-                }
-            });
-            let (mut buffers, state) = (task.buffers.buffers(), &mut self.state);
-            let polled = match current {
-                Current::Whole(execution) => execution.poll(ground, state, &mut task.call, &mut buffers, look),
-                Current::Cut(cut) => cut.poll(ground, state, &mut self.others, &mut buffers, look),
-            };
-            let Poll::Ready(result) = polled else {
-                self.paused = match current {
-                    Current::Whole(execution) => execution.has_paused(),
-                    Current::Cut(cut) => cut.has_paused(),
-                };
+            let Some(task) = self.queue.front_mut().filter(|_| self.lent == 0) else { break };
+            let current = self.current.get_or_insert_with(|| Running::begin(&mut self.state, &task.call));
+            let (mut buffers, states) = (task.buffers.buffers(), (&mut self.state, &mut self.others));
+            let Poll::Ready(result) = current.poll(ground, states, &mut task.call, &mut buffers, look) else {
+                self.paused = current.has_paused();
                 break;
             };
             self.current = None;
-            if let Some(mut task) = self.queue.pop_front() {
-                if result.is_ok()
-                    && let Some(next) = task.next.take()
-                {
-                    self.queue.push_front(*next);
-                }
-                task.end(result, &mut finished);
+            if let Some(task) = self.queue.pop_front() {
+                self.end(task, result, &mut finished);
             }
         }
         if look && ground.life.is_live() {
             finished.extend(self.overdue(ground).unwrap_or_default());
         }
         finished
+    }
+
+    /// Ends a call; if it was right, the next one of its list is at the front of the queue.
+    fn end(&mut self, mut task: Task, result: Result<()>, finished: &mut Finished) {
+        if result.is_ok()
+            && let Some(next) = task.next.take()
+        {
+            self.queue.push_front(*next);
+        }
+        task.end(result, finished);
+    }
+
+    /// Whether the call under way can be [lent](Self::lend).
+    #[must_use]
+    pub fn can_lend(&self) -> bool {
+        self.current.as_ref().is_some_and(Running::is_lendable)
+    }
+
+    /// Takes the call under way out, so that several threads can work on it, if it is cut and all ranks have met in it. It is
+    /// to be [given back](Self::settle).
+    pub fn lend(&mut self) -> Option<Loan> {
+        let mut loan = self.current.as_mut()?.lend(&mut self.state, &mut self.others)?;
+        loan.task = self.queue.pop_front();
+        self.lent = loan.task.as_ref().map_or(1, Task::length);
+        Some(loan)
+    }
+
+    /// Takes a call back that has ended.
+    pub fn settle(&mut self, loan: Loan, result: Result<()>) -> Finished {
+        let mut finished = Finished::new();
+        (self.current, self.lent) = (None, 0);
+        if let Some(task) = loan.settle(&mut self.state, &mut self.others) {
+            self.end(task, result, &mut finished);
+        }
+        finished
+    }
+
+    fn is_lent(&self) -> bool {
+        self.lent > 0
     }
 
     /// Looks after the calls that wait behind the first: one whose time is up fails, and with it the epoch.
@@ -137,7 +155,8 @@ impl UnnamedLane {
             let limit = task.call.limits().deadline;
             limit.is_some_and(|limit| task.call.elapsed(now) >= limit)
         };
-        let at = (1..self.queue.len()).find(|at| self.queue.get_mut(*at).is_some_and(is_late))?;
+        let first = usize::from(!self.is_lent());
+        let at = (first..self.queue.len()).find(|at| self.queue.get_mut(*at).is_some_and(is_late))?;
         let mut task = self.queue.remove(at)?;
         let number = self.number_of_first() + self.queue.iter().take(at).map(Task::length).sum::<u64>();
         let site = ground.view.site(task.call.fingerprint().kind.name(), Some(Tag::Unnamed(number)));
@@ -149,7 +168,10 @@ impl UnnamedLane {
 
     /// The number of the call at the front of the queue.
     fn number_of_first(&self) -> u64 {
-        self.state.calls() + u64::from(self.current.is_none())
+        match self.lent {
+            0 => self.state.calls() + u64::from(self.current.is_none()),
+            lent => self.state.calls() + lent,
+        }
     }
 
     /// Takes out and ends the first waiting call for which `judge` finds an error.
@@ -162,7 +184,9 @@ impl UnnamedLane {
     /// Ends all waiting calls after the group's life has ended.
     pub fn drain(&mut self, life: &Life, view: &View, now: Duration) -> Finished {
         let mut number = self.number_of_first();
-        self.current = None;
+        if !self.is_lent() {
+            self.current = None;
+        }
         let mut ended = Finished::new();
         for mut task in self.queue.drain(..) {
             let length = task.length();

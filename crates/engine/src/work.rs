@@ -98,11 +98,6 @@ impl Work {
         self.reduction
     }
 
-    /// Whether every rank gives all bytes: only such a call can be cut at any place.
-    pub(crate) const fn is_of_all(&self) -> bool {
-        matches!(self.kind, OpKind::AllReduce)
-    }
-
     /// Bytes of the output.
     #[must_use]
     #[inline]

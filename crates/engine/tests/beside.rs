@@ -88,7 +88,7 @@ impl World {
 
     fn of(geometry: Geometry, seed: u64) -> World {
         let (ranks, memory) = (geometry.ranks, memory(geometry));
-        let terms = Arc::new(Terms { geometry, choice: Choice::default() });
+        let terms = Arc::new(Terms { geometry, choice: Choice::default(), lanes: 1 });
         let member = |rank| Member {
             windows: memory.windows(rank),
             life: Life::default(),

@@ -48,7 +48,7 @@ impl Member {
     fn begin(&mut self, count: usize, in_place: bool) {
         let rank = self.windows.rank();
         let work = Work::all_reduce(DataType::Int32, Reduction::Sum, 4 * count);
-        let call = self.preparer.with_lanes(LANES).call(&work, self.limits).started(self.windows.now());
+        let call = self.preparer.call(&work, self.limits).started(self.windows.now());
         assert!(call.is_cut(), "{count} elements");
         self.input = (0..count).flat_map(|at| element(rank, at).to_le_bytes()).collect();
         self.output = if in_place { self.input.clone() } else { vec![0xAA; 4 * count] };
@@ -97,14 +97,14 @@ struct World {
 impl World {
     fn new(ranks: usize, seed: u64) -> World {
         let memory = memory(geometry(ranks));
-        let terms = Arc::new(Terms { geometry: geometry(ranks), choice: Choice::default() });
+        let terms = Arc::new(Terms { geometry: geometry(ranks), choice: Choice::default(), lanes: LANES });
         let limits = Limits { deadline: Some(Duration::from_secs(100)), first_warning: Duration::from_secs(5) };
         let member = |rank| Member {
             windows: memory.windows(rank),
             life: Life::default(),
             view: view(rank, ranks),
             state: ChannelState::new(Channel::Unnamed),
-            others: Others::default(),
+            others: Others::new(Channel::Unnamed),
             preparer: Preparer::new(Arc::clone(&terms), rank, 0, 0),
             limits,
             cut: None,

@@ -66,7 +66,7 @@ struct World {
 impl World {
     fn new(ranks: usize, seed: u64) -> World {
         let memory = memory(Geometry::of(ranks));
-        let terms = Arc::new(Terms { geometry: Geometry::of(ranks), choice: Choice::default() });
+        let terms = Arc::new(Terms { geometry: Geometry::of(ranks), choice: Choice::default(), lanes: 1 });
         let member = |rank| Member {
             windows: memory.windows(rank),
             rank,

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use foldcast_engine::*;
-use support::{Memory, Random, SimWindows, memory, view};
+use support::{LANES, Memory, Random, SimWindows, memory, view};
 use types::transport::{Clock, Geometry, Windows};
 use types::{Buffers, Cause, DataType, Ending, Error, OpKind, Rank, Reduction, Result};
 
@@ -204,7 +204,7 @@ struct World {
 impl World {
     fn new(ranks: usize, seed: u64) -> World {
         let memory = memory(geometry(ranks));
-        let terms = Terms { geometry: geometry(ranks), choice: Choice::default() };
+        let terms = Terms { geometry: geometry(ranks), choice: Choice::default(), lanes: LANES };
         let preparer = |rank| Preparer::new(Arc::new(terms.clone()), rank, 0, 0);
         let limits = Limits { deadline: Some(Duration::from_secs(100)), first_warning: Duration::from_secs(5) };
         let actor = |rank| Actor {

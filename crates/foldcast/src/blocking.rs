@@ -8,16 +8,13 @@ use engine::{Call, Execution, Poll, UnnamedLane, Work};
 use shm::observe::Stage;
 use shm::{MonotonicClock, Outcome};
 use types::error::{Cause, Deadline};
-use types::transport::{Clock, Windows};
+use types::transport::Clock;
 use types::{Buffers, CallSite, Error, OpKind, Rank, Result, Tag};
 
 use crate::group::{CallOptions, GroupShared, INSIDE, Turn, lock};
 use crate::join::Joined;
-use crate::lanes::LARGE_BYTES;
+use crate::lanes::{LARGE_BYTES, LOOK_AFTER_TURNS};
 use crate::wait::{Patience, Pause};
-
-/// A call that is never waited for is looked after all the same: every 16 MiB or so.
-const LOOK_AFTER_TURNS: u32 = 64;
 
 /// The end of a call of so many bytes is noted with its time. Smaller ones that nobody waited for have no time for that.
 const TIMED_BYTES: usize = 16 << 10;
@@ -83,7 +80,7 @@ impl GroupShared {
             }
         };
         lane.agree(&joined.terms);
-        let mut call = lane.preparer.with_lanes(joined.windows.lanes()).call(work, limits).begun(begun);
+        let mut call = lane.preparer.call(work, limits).begun(begun);
         let ground = self.ground(joined);
         if !ground.is_live() {
             let tag = Tag::Unnamed(lane.state.calls() + 1);
@@ -293,6 +290,10 @@ impl GroupShared {
             self.answer(progress.contradictions);
             if let Some(result) = done {
                 return result;
+            }
+            let loan = if call.is_cut() { lock(&self.named).lend(Some(identity)) } else { None };
+            if let Some(loan) = loan {
+                return self.run_lent(loan, buffers, goes_on, options, joined);
             }
             if progress.paused {
                 // A large call goes on, after a moment for threads that wait for the lock with small ones.

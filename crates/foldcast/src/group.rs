@@ -16,6 +16,7 @@ use types::{Buffers, DataType, Error, GroupName, Rank, Reduction, Result};
 
 use crate::config::Timeout;
 use crate::join::{Joined, Joining};
+use crate::lanes::Post;
 use crate::shrink::Shrinking;
 use crate::wait::Interrupt;
 use crate::world::World;
@@ -84,6 +85,8 @@ pub(crate) struct GroupShared {
     pub(crate) submissions: Mutex<Preparer>,
     pub(crate) unnamed: Mutex<UnnamedLane>,
     pub(crate) named: Mutex<NamedLane>,
+    /// Who is to lead submitted calls on several threads: named ones, unnamed ones.
+    pub(crate) posts: [Post; 2],
     /// The timeout of calls that are given none, encoded.
     timeout: AtomicU64,
     /// How often this process has aborted the group.
@@ -106,7 +109,7 @@ impl Group {
     pub(crate) fn new(world: Arc<World>, name: GroupName, ranks: Vec<Rank>, incarnation: u64) -> Group {
         let index = ranks.iter().position(|rank| *rank == world.rank());
         // Until the first member's are there.
-        let terms = Arc::new(Terms { geometry: Geometry::of(ranks.len()), choice: Choice::default() });
+        let terms = Arc::new(Terms { geometry: Geometry::of(ranks.len()), choice: Choice::default(), lanes: 1 });
         let settings = world.settings();
         let preparer = || Preparer::new(Arc::clone(&terms), index.unwrap_or(0), incarnation, settings);
         let joining = Joining::new(name.clone(), ranks.clone(), incarnation);
@@ -127,6 +130,7 @@ impl Group {
                 submissions: Mutex::new(preparer()),
                 unnamed: Mutex::new(UnnamedLane::new(preparer())),
                 named: Mutex::new(NamedLane::new(preparer())),
+                posts: Default::default(),
                 timeout: AtomicU64::new(Timeout::Default.encode()),
                 aborts: AtomicU32::new(0),
                 shrinking: Mutex::default(),
@@ -353,6 +357,7 @@ impl GroupShared {
     /// Closes this process's part in order: members that still need it learn that it left.
     pub(crate) fn close(&self) {
         self.life.close();
+        self.posts.iter().for_each(Post::dismiss);
         if let Some(joined) = self.joining.get() {
             let calls = self.calls();
             for channel in [Channel::Unnamed, Channel::Named] {

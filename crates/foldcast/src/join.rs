@@ -28,7 +28,8 @@ pub(crate) struct Joined {
 
 impl Joined {
     fn new(windows: GroupWindows) -> Joined {
-        let terms = Arc::new(Terms { geometry: windows.geometry(), choice: taken_over(windows.settings()) });
+        let (geometry, lanes) = (windows.geometry(), windows.lanes());
+        let terms = Arc::new(Terms { geometry, choice: taken_over(windows.settings()), lanes });
         let peers = windows.peers();
         Joined { windows, peers, terms }
     }

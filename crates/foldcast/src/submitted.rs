@@ -15,6 +15,7 @@ use types::{Buffers, OpKind, Result, Tag};
 
 use crate::config::Timeout;
 use crate::group::{CallOptions, GroupShared, INSIDE, SUBMITTED, lock};
+use crate::lanes::Post;
 
 impl GroupShared {
     /// Hands a call to the progress thread.
@@ -115,9 +116,12 @@ impl GroupShared {
         }
     }
 
-    /// Whether calls are submitted that have not ended, or an ending that the members must still be told.
+    /// Whether calls are submitted that have not ended, an ending that the members must still be told, or a helper that waits
+    /// for a call.
     pub(crate) fn needs_progress(&self) -> bool {
-        self.submitted.load(Ordering::Acquire) > 0 || self.joining.has_something_to_say()
+        self.submitted.load(Ordering::Acquire) > 0
+            || self.joining.has_something_to_say()
+            || self.posts.iter().any(Post::is_taken)
     }
 
     pub(crate) fn empty_inbox(&self, named: &mut NamedLane, unnamed: &mut Option<MutexGuard<'_, UnnamedLane>>) {
@@ -151,6 +155,8 @@ impl GroupShared {
                     named.agree(&joined.terms);
                     let ground = self.ground(joined);
                     progress = named.poll(ground, None, look);
+                    let [of_named, of_unnamed] = &self.posts;
+                    self.fill(of_named, named.can_lend(None), || named.lend(None));
                     // Threads with named calls need not wait for the unnamed ones.
                     drop(named);
                     if let Some(lane) = &mut unnamed {
@@ -158,6 +164,8 @@ impl GroupShared {
                         ended_unnamed = lane.poll(ground, look);
                         paused = lane.has_paused();
                     }
+                    let can_lend = unnamed.as_ref().is_some_and(|lane| lane.can_lend());
+                    self.fill(of_unnamed, can_lend, || unnamed.as_mut()?.lend());
                     paused |= progress.paused;
                 }
                 None => {

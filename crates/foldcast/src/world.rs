@@ -343,6 +343,7 @@ impl World {
         for group in &active {
             moved |= group.progress(look);
         }
+        moved |= self.helpers.visit();
         // Whoever submits counts first and then takes this lock.
         lock(&self.active).retain(|group| group.needs_progress());
         moved

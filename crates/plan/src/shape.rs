@@ -32,6 +32,24 @@ impl Shares {
             }
         }
     }
+
+    /// Who gives which bytes of a part of the whole, where that is a call of its own.
+    #[must_use]
+    pub fn within(&self, part: &Span) -> Shares {
+        match self {
+            Shares::All => Shares::All,
+            Shares::Root(root) => Shares::Root(*root),
+            Shares::Pieces(pieces) => {
+                let mut end = 0;
+                let inside = |bytes: &usize| {
+                    let start = end;
+                    end += bytes;
+                    end.min(part.end).saturating_sub(start.max(part.start))
+                };
+                Shares::Pieces(pieces.iter().map(inside).collect())
+            }
+        }
+    }
 }
 
 /// All that a plan depends on besides the rank. Equal on all ranks of a call that is right.

@@ -266,15 +266,15 @@ fn names_are_unique_and_sources_are_given() {
 
 #[test]
 fn explain_says_what_and_why() {
-    let text = explain(&Shape::all_reduce(4, 4 << 20, 4));
+    let text = explain(&Shape::all_reduce(4, 2 << 20, 4));
     let expected = [
-        "allreduce of 1048576 elements of 4 bytes",
+        "allreduce of 524288 elements of 4 bytes",
         "on 4 ranks: reduce_scatter_allgather",
         "no other algorithm applies",
         "4 rounds",
         "one_shot                  does not apply",
         "us predicted",
-        "0  Stage input 1048576..1310720 to hand-over buffer to rank 1, round 0",
+        "0  Stage input 524288..655360 to hand-over buffer to rank 1, round 0",
         "Await Folded round 3",
     ];
     for words in expected {

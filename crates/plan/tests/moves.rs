@@ -127,3 +127,30 @@ fn shares_that_make_no_sense_are_refused() {
     cut.plans.iter_mut().for_each(|plan| plan.shape.shares = Shares::Pieces([8, 10, 6].into()));
     assert!(matches!(refused(cut).fault, Fault::Shape(_)), "pieces are whole elements");
 }
+
+/// A call that is cut is several calls, each of a part of the whole.
+#[test]
+fn parts_of_a_call_are_calls_with_the_shares_that_lie_in_them() {
+    for pieces in [&[8, 24, 16][..], &[0, 48, 0], &[16, 16, 16], &[1, 0, 47]] {
+        let shares = Shares::Pieces(pieces.into());
+        for cuts in [vec![0, 48], vec![0, 16, 32, 48], vec![0, 1, 8, 47, 48], vec![0, 0, 24, 24, 48]] {
+            let mut given = vec![0; pieces.len()];
+            for part in cuts.windows(2).map(|ends| ends[0]..ends[1]) {
+                let inside = shares.within(&part);
+                let lengths: Vec<usize> = (0..pieces.len()).map(|rank| inside.of(rank, part.len()).len()).collect();
+                assert_eq!(lengths.iter().sum::<usize>(), part.len(), "{pieces:?}, {part:?}");
+                for (rank, length) in lengths.iter().enumerate() {
+                    let (whole, own) = (shares.of(rank, 48), inside.of(rank, part.len()));
+                    let is_own =
+                        own.is_empty() || (part.start + own.start >= whole.start && part.start + own.end <= whole.end);
+                    assert!(is_own, "rank {rank} has {whole:?} of the whole and {own:?} of {part:?}");
+                    given[rank] += length;
+                }
+                assert!(verify::calls(&vec![gather(&lengths); 3], Start::default()).is_ok(), "{lengths:?}");
+            }
+            assert_eq!(given, pieces);
+        }
+    }
+    assert_eq!(Shares::All.within(&(8..16)), Shares::All);
+    assert_eq!(Shares::Root(2).within(&(8..16)), Shares::Root(2));
+}

@@ -3,15 +3,21 @@
 //! A caller splits its work into parts and hands them out with [`Crew::with`], then works itself. Helpers that sleep take a
 //! part each; a part that none has taken by then is the caller's to do, so no work ever waits for a helper: neither when
 //! all are busy for another caller, who may be waiting for this one's peers, nor when there is no thread to be had.
+//!
+//! A thread that has other things to do can hire a helper as such a caller ([`Crew::hire`]), and look in on callers' work in
+//! between ([`Crew::visit`]), if these [welcome](Crew::with_guests) guests.
 
 use core::fmt;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// What helpers are given: the number of a part, and whether the caller wants no more of it.
 type Work<'a> = dyn Fn(usize, &AtomicBool) + Sync + 'a;
+
+/// What guests are given; whether they did something.
+type Visit<'a> = dyn Fn() -> bool + Sync + 'a;
 
 /// The work of a caller that waits in [`Crew::with`] until nobody knows it any more.
 #[derive(Clone, Copy)]
@@ -20,11 +26,19 @@ struct Lent(*const Work<'static>);
 // SAFETY: what is behind it is `Sync`, so it may be called from any thread.
 unsafe impl Send for Lent {}
 
-/// A part that no helper has taken yet.
-struct Job {
-    work: Lent,
-    part: usize,
-    call: Arc<Call>,
+/// What a caller that waits in [`Crew::with_guests`] has for guests, until nobody knows it any more.
+#[derive(Clone, Copy)]
+struct Open(*const Visit<'static>);
+
+// SAFETY: what is behind it is `Sync`, so it may be called from any thread.
+unsafe impl Send for Open {}
+
+/// What no helper has begun yet.
+enum Job {
+    /// A part of a caller's work.
+    Part { work: Lent, part: usize, call: Arc<Call> },
+    /// Work that nobody waits for.
+    Whole(Box<dyn FnOnce() + Send>),
 }
 
 /// One call of [`Crew::with`].
@@ -41,9 +55,18 @@ struct Call {
 #[derive(Default)]
 struct Desk {
     jobs: VecDeque<Job>,
+    /// Callers that welcome guests.
+    open: VecDeque<(Open, Arc<Call>)>,
     /// Helpers that sleep.
     idle: usize,
     stopping: bool,
+}
+
+impl Desk {
+    /// Whether a helper sleeps for whom there is no job.
+    fn has_free(&self) -> bool {
+        self.idle > self.jobs.len()
+    }
 }
 
 /// The helpers of a process. They are threads that run [`serve`](Self::serve).
@@ -52,6 +75,8 @@ pub struct Crew {
     desk: Mutex<Desk>,
     /// Rings when there are jobs, or none any more for ever.
     hiring: Condvar,
+    /// How many callers welcome guests.
+    open: AtomicUsize,
 }
 
 impl fmt::Debug for Crew {
@@ -73,18 +98,39 @@ impl Crew {
     /// # Panics
     /// If `own` does, or `work` did on a helper.
     pub fn with<R>(&self, parts: usize, work: &Work<'_>, own: impl FnOnce() -> R) -> R {
+        self.run(parts, work, None, own)
+    }
+
+    /// The same, where any thread may come for a moment with [`visit`](Self::visit) to run `guest()`, while `own` runs.
+    ///
+    /// # Panics
+    /// As [`with`](Self::with), and if `guest` did.
+    pub fn with_guests<R>(&self, parts: usize, work: &Work<'_>, guest: &Visit<'_>, own: impl FnOnce() -> R) -> R {
+        self.run(parts, work, Some(guest), own)
+    }
+
+    fn run<R>(&self, parts: usize, work: &Work<'_>, guest: Option<&Visit<'_>>, own: impl FnOnce() -> R) -> R {
         let work: *const Work<'_> = work;
         // SAFETY: only the lifetime changes. `Recall` ends, also when `own` panics, before this call does, and so within
         // the lifetime of what `work` borrows; no helper uses the pointer after that.
         let work = Lent(unsafe { core::mem::transmute::<*const Work<'_>, *const Work<'static>>(work) });
+        let open = guest.map(|guest| {
+            let guest: *const Visit<'_> = guest;
+            // SAFETY: as for `work`.
+            Open(unsafe { core::mem::transmute::<*const Visit<'_>, *const Visit<'static>>(guest) })
+        });
         let recall = Recall { crew: self, call: Arc::default() };
         {
             let mut desk = lock(&self.desk);
             // No more than can begin at once: a part never waits for a helper of somebody else.
             let free = desk.idle.saturating_sub(desk.jobs.len());
             for part in (1..=parts).take(free) {
-                desk.jobs.push_back(Job { work, part, call: Arc::clone(&recall.call) });
+                desk.jobs.push_back(Job::Part { work, part, call: Arc::clone(&recall.call) });
                 self.hiring.notify_one();
+            }
+            if let Some(open) = open {
+                desk.open.push_back((open, Arc::clone(&recall.call)));
+                self.open.fetch_add(1, Ordering::AcqRel);
             }
         }
         let result = own();
@@ -94,11 +140,50 @@ impl Crew {
         result
     }
 
+    /// Has a helper that is free run this, and nobody wait for it; `false` if none is.
+    pub fn hire(&self, job: Box<dyn FnOnce() + Send>) -> bool {
+        let mut desk = lock(&self.desk);
+        let is_free = desk.has_free();
+        if is_free {
+            desk.jobs.push_back(Job::Whole(job));
+            self.hiring.notify_one();
+        }
+        is_free
+    }
+
+    /// Whether a helper is free now.
+    #[must_use]
+    pub fn has_free(&self) -> bool {
+        lock(&self.desk).has_free()
+    }
+
+    /// Looks in on each caller that welcomes guests; whether there was something to do.
+    pub fn visit(&self) -> bool {
+        let mut did = false;
+        for _ in 0..self.open.load(Ordering::Acquire) {
+            let mut desk = lock(&self.desk);
+            let Some((open, call)) = desk.open.pop_front() else { break };
+            desk.open.push_back((open, Arc::clone(&call)));
+            // Under the desk's lock: a caller that has closed finds this count.
+            *lock(&call.busy) += 1;
+            drop(desk);
+            // SAFETY: the caller waits in `Recall::drop` while `busy` is not 0.
+            let visit = unsafe { &*open.0 };
+            match catch_unwind(AssertUnwindSafe(visit)) {
+                Ok(something) => did |= something,
+                Err(_) => call.panicked.store(true, Ordering::Release),
+            }
+            *lock(&call.busy) -= 1;
+            call.done.notify_all();
+        }
+        did
+    }
+
     /// What a helper's thread runs: parts of others' work, until the crew is [stopped](Self::stop).
     pub fn serve(&self) {
         let mut desk = lock(&self.desk);
         loop {
-            let Some(Job { work, part, call }) = desk.jobs.pop_front() else {
+            let Some(job) = desk.jobs.pop_front() else {
                 if desk.stopping {
                     return;
                 }
@@ -106,6 +191,16 @@ impl Crew {
                 desk = self.hiring.wait(desk).unwrap_or_else(PoisonError::into_inner);
                 desk.idle -= 1;
                 continue;
+            };
+            let (work, part, call) = match job {
+                Job::Part { work, part, call } => (work, part, call),
+                Job::Whole(work) => {
+                    drop(desk);
+                    // Its panic is its own; this thread helps others still.
+                    let _ = catch_unwind(AssertUnwindSafe(work));
+                    desk = lock(&self.desk);
+                    continue;
+                }
             };
             // Under the desk's lock: a caller that finds no job of its own finds this count.
             *lock(&call.busy) += 1;
@@ -128,7 +223,7 @@ impl Crew {
     }
 }
 
-/// Takes back the parts that no helper has begun, and waits for those that one has.
+/// Takes back the parts that no helper has begun, lets no more guests in, and waits for those who are at it.
 struct Recall<'a> {
     crew: &'a Crew,
     call: Arc<Call>,
@@ -137,7 +232,13 @@ struct Recall<'a> {
 impl Drop for Recall<'_> {
     fn drop(&mut self) {
         self.call.over.store(true, Ordering::Release);
-        lock(&self.crew.desk).jobs.retain(|job| !Arc::ptr_eq(&job.call, &self.call));
+        {
+            let mut desk = lock(&self.crew.desk);
+            desk.jobs.retain(|job| !matches!(job, Job::Part { call, .. } if Arc::ptr_eq(call, &self.call)));
+            let before = desk.open.len();
+            desk.open.retain(|(_, call)| !Arc::ptr_eq(call, &self.call));
+            self.crew.open.fetch_sub(before - desk.open.len(), Ordering::AcqRel);
+        }
         let mut busy = lock(&self.call.busy);
         while *busy > 0 {
             busy = self.call.done.wait(busy).unwrap_or_else(PoisonError::into_inner);
@@ -256,6 +357,110 @@ mod tests {
         let crew = Arc::clone(&helpers.crew);
         helpers.end();
         assert_eq!(crew.with(3, &|_, _| panic!("nobody is left"), || 2), 2);
+    }
+
+    #[test]
+    fn a_helper_that_is_hired_may_call_others_and_nobody_waits_for_it() {
+        let helpers = Helpers::new(2);
+        for _ in 0..50 {
+            helpers.await_idle(2);
+            let (ended, has_ended) = mpsc::channel();
+            let crew = Arc::clone(&helpers.crew);
+            let hired = helpers.crew.hire(Box::new(move || {
+                let begun = AtomicUsize::new(0);
+                let work = |_: usize, over: &AtomicBool| until_over(&begun, over);
+                crew.with(1, &work, || await_begun(&begun, 1));
+                ended.send(()).expect("the test waits");
+            }));
+            assert!(hired, "two were free");
+            has_ended.recv().expect("it ends");
+        }
+        helpers.await_idle(2);
+        let (end, has_to_end) = mpsc::channel::<()>();
+        let until_dropped = move || assert!(has_to_end.recv().is_err());
+        assert!(helpers.crew.hire(Box::new(until_dropped)));
+        assert!(helpers.crew.hire(Box::new(|| panic!("as the test wants it"))));
+        helpers.await_idle(1);
+        let begun = AtomicUsize::new(0);
+        let work = |_: usize, over: &AtomicBool| until_over(&begun, over);
+        helpers.crew.with(3, &work, || await_begun(&begun, 1));
+        drop(end);
+        helpers.await_idle(2);
+        let crew = Arc::clone(&helpers.crew);
+        helpers.end();
+        assert!(!crew.hire(Box::new(|| panic!("nobody is left"))));
+    }
+
+    #[test]
+    fn guests_come_while_they_are_welcome_and_are_waited_for() {
+        let crew = Crew::default();
+        assert!(!crew.visit(), "nobody is there");
+        let (visits, inside) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let guests = [0, 1].map(|_| {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Acquire) {
+                        crew.visit();
+                    }
+                })
+            });
+            for round in 0..200 {
+                let before = visits.load(Ordering::Acquire);
+                let guest = || {
+                    inside.fetch_add(1, Ordering::AcqRel);
+                    visits.fetch_add(1, Ordering::AcqRel);
+                    thread::yield_now();
+                    inside.fetch_sub(1, Ordering::AcqRel);
+                    round % 2 == 0
+                };
+                crew.with_guests(1, &|_, _| panic!("nobody is free"), &guest, || await_begun(&visits, before + 1));
+                assert_eq!(inside.load(Ordering::Acquire), 0, "a guest is still there");
+            }
+            stop.store(true, Ordering::Release);
+            for guest in guests {
+                guest.join().expect("guests outlive what they visit");
+            }
+        });
+        let (asks, asked) = mpsc::channel();
+        thread::scope(|scope| {
+            let crew = &crew;
+            scope.spawn(move || {
+                for answer in [true, false] {
+                    let own = || asked.recv().expect("the test has come");
+                    crew.with_guests(0, &|_, _| (), &|| answer, own);
+                }
+            });
+            for answer in [true, false] {
+                while crew.open.load(Ordering::Acquire) == 0 {
+                    thread::yield_now();
+                }
+                assert_eq!(crew.visit(), answer);
+                asks.send(()).expect("the caller waits");
+                while answer && crew.visit() {}
+            }
+        });
+        assert!(!crew.visit(), "nobody is there any more");
+    }
+
+    #[test]
+    fn a_guest_that_panics_fails_the_caller_and_not_the_guest() {
+        let crew = Crew::default();
+        let visited = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            let (crew, visited) = (&crew, &visited);
+            let caller = scope.spawn(move || {
+                let guest = || -> bool {
+                    visited.fetch_add(1, Ordering::AcqRel);
+                    panic!("as the test wants it");
+                };
+                crew.with_guests(0, &|_, _| (), &guest, || await_begun(visited, 1));
+            });
+            while visited.load(Ordering::Acquire) == 0 {
+                crew.visit();
+            }
+            assert!(caller.join().is_err(), "it is passed on");
+        });
     }
 
     #[test]

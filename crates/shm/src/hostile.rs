@@ -16,8 +16,15 @@ use crate::wire::{Address, MAX_PACKET_BYTES, Message};
 use crate::world::World;
 
 pub(crate) const LANES: usize = 3;
-pub(crate) const CHANNELS: [Channel; 5] =
-    [Channel::Unnamed, Channel::Named, Channel::Small, Channel::Lane(1), Channel::Lane(2)];
+pub(crate) const CHANNELS: [Channel; 7] = [
+    Channel::Unnamed,
+    Channel::Named,
+    Channel::Small,
+    Channel::Lane(1),
+    Channel::Lane(2),
+    Channel::NamedLane(1),
+    Channel::NamedLane(2),
+];
 pub(crate) const COUNTERS: [Counter; 4] = [Counter::Staged, Counter::Folded, Counter::Verdict, Counter::Taken];
 
 /// A packet of a meeting, or between those who serve group memory.

@@ -94,7 +94,8 @@ impl Layout {
         let cells = if ranks == 2 { 2 } else { 2 * ranks };
         let pair_count = ranks * (ranks - 1) / 2;
         let buffers = pair_count * pair_depth * 2;
-        let channels = 2 + lanes;
+        // Three that every group has, and two for each further lane.
+        let channels = 1 + 2 * lanes;
         let control_stride = AT_CHANNELS + channels * CHANNEL_BYTES;
         let mut cursor = Cursor(Some(HEADER_BYTES + 3 * LINE_BYTES));
         let control = cursor.take(ranks, control_stride);
@@ -132,7 +133,7 @@ impl Layout {
         self.geometry
     }
 
-    /// Into how many lanes a large unnamed call is cut.
+    /// Into how many lanes a large call is cut.
     #[must_use]
     pub const fn lanes(&self) -> usize {
         self.lanes
@@ -145,12 +146,17 @@ impl Layout {
             Channel::Unnamed => 0,
             Channel::Named => 1,
             Channel::Small => 2,
-            Channel::Lane(lane) => {
-                let lane = usize::from(lane);
-                assert!((1..self.lanes).contains(&lane), "a group of {} lanes has no channel {lane}", self.lanes);
-                2 + lane
-            }
+            Channel::Lane(lane) => 2 + self.further(lane),
+            Channel::NamedLane(lane) => 1 + self.lanes + self.further(lane),
         }
+    }
+
+    /// The number of a lane that has channels of its own.
+    #[inline]
+    fn further(&self, lane: u8) -> usize {
+        let lane = usize::from(lane);
+        assert!((1..self.lanes).contains(&lane), "a group of {} lanes has no channel {lane}", self.lanes);
+        lane
     }
 
     /// Bytes of the whole segment. They become memory only when touched.
@@ -327,7 +333,8 @@ mod tests {
             all.extend(lines.map(|at| (at, LINE_BYTES)));
             all.extend((0..count(RING_ENTRIES)).map(|at| (layout.announcement(owner, at), ENTRY_BYTES)));
         }
-        let lanes = (1..layout.lanes()).map(|lane| Channel::Lane(u8::try_from(lane).expect("few lanes")));
+        let lanes = (1..layout.lanes()).map(|lane| u8::try_from(lane).expect("few lanes"));
+        let lanes = lanes.flat_map(|lane| [Channel::Unnamed, Channel::Named].map(|kind| kind.lane(lane)));
         for channel in [Channel::Unnamed, Channel::Named, Channel::Small].into_iter().chain(lanes) {
             for owner in 0..ranks {
                 for counter in [Counter::Staged, Counter::Folded, Counter::Verdict, Counter::Taken, Counter::Left] {
@@ -373,7 +380,7 @@ mod tests {
             assert!(total <= ranks * (16 << 20), "{ranks} ranks: {total} bytes");
             for wanted in [2, 3, 8, 16, 100] {
                 let lanes = geometry.lanes(wanted);
-                assert!(lanes <= wanted && (ranks > 9 || lanes >= wanted.min(8)), "{ranks} ranks: {lanes} lanes");
+                assert!(lanes <= wanted && (ranks > 9 || lanes >= wanted.min(6)), "{ranks} ranks: {lanes} lanes");
                 let total = Layout::new(geometry, lanes).unwrap().total();
                 assert!(total <= ranks * (16 << 20), "{ranks} ranks, {lanes} lanes: {total} bytes");
             }
@@ -391,6 +398,12 @@ mod tests {
     #[should_panic(expected = "no channel 2")]
     fn a_lane_that_is_not_there_reaches_no_memory() {
         let _ = Layout::new(Geometry::of(3), 2).unwrap().counter(Channel::Lane(2), 0, Counter::Staged);
+    }
+
+    #[test]
+    #[should_panic(expected = "no channel 2")]
+    fn nor_does_one_of_named_calls() {
+        let _ = Layout::new(Geometry::of(3), 2).unwrap().counter(Channel::NamedLane(2), 0, Counter::Staged);
     }
 
     #[test]

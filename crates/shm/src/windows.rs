@@ -20,7 +20,7 @@ use crate::world::{GroupPeers, World};
 
 mod founding;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"foldgrp3");
+const MAGIC: u64 = u64::from_le_bytes(*b"foldgrp4");
 /// Room for the settings that a group's first member hands out.
 pub const MAX_SETTINGS_BYTES: usize = 1024;
 
@@ -403,7 +403,7 @@ impl Windows for GroupWindows {
             (Channel::Unnamed, Some(ticket)) => self.journal.begun(ticket, Some(sequence)),
             (Channel::Named | Channel::Small, Some(ticket)) => self.journal.begun(ticket, None),
             // The first lane speaks for all.
-            (Channel::Lane(_), _) | (Channel::Named | Channel::Small, None) => {}
+            (Channel::Lane(_) | Channel::NamedLane(_), _) | (Channel::Named | Channel::Small, None) => {}
         }
     }
 

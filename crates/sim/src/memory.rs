@@ -22,7 +22,7 @@ const POISON: u8 = 0xdb;
 pub struct Areas {
     /// Sizes of slots and buffers.
     pub geometry: Geometry,
-    /// Into how many lanes large unnamed calls are cut.
+    /// Into how many lanes large calls are cut.
     pub lanes: usize,
     /// Entries of the lists of named calls.
     pub ring: u64,
@@ -66,7 +66,7 @@ pub struct Memory {
     areas: Areas,
     host: Rc<Host>,
     order: Order,
-    /// Of the unnamed calls, the named ones, the small named ones, and the lanes from 1 on.
+    /// Of the unnamed calls, the named ones, the small named ones, and the lanes from 1 on of the first and of the second.
     channels: Vec<Area>,
     announced: Vec<Location>,
     released: Vec<Location>,
@@ -114,7 +114,7 @@ impl Memory {
         Rc::new(Memory {
             host: Rc::clone(host),
             order: Order::new(ranks, areas.immediate),
-            channels: (0..2 + areas.lanes).map(|_| area()).collect(),
+            channels: (0..1 + 2 * areas.lanes).map(|_| area()).collect(),
             announced: many(ranks),
             released: many(ranks),
             announcements: RefCell::new(vec![Vec::new(); ranks]),
@@ -196,6 +196,7 @@ impl Memory {
             Channel::Named => &self.channels[1],
             Channel::Small => &self.channels[2],
             Channel::Lane(lane) => &self.channels[2 + usize::from(lane)],
+            Channel::NamedLane(lane) => &self.channels[1 + self.areas.lanes + usize::from(lane)],
         }
     }
 

@@ -6,8 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use engine::named::{Borrowed, Progress};
-use engine::{Call, Execution, Ground, Life, Limits, NamedLane, OwnedBuffers, Poll, Preparer, SharedWindows, Task};
-use engine::{Completion, Cut, Terms, UnnamedLane, View};
+use engine::{
+    Call, Execution, Ground, Lane, Life, Limits, Loan, NamedLane, OwnedBuffers, Poll, Preparer, SharedWindows,
+};
+use engine::{Completion, Cut, Task, Terms, UnnamedLane, View};
 use types::transport::{Channel, Clock, Counter, Geometry, Peers};
 use types::{Buffers, Cause, Error, GroupName, Rank, Result};
 
@@ -78,6 +80,8 @@ pub(crate) struct Member<W> {
     /// Plans for submissions, made by terms of its own until the group's are known.
     submissions: Preparer,
     terms: Arc<Terms>,
+    /// Submitted calls that helpers lead.
+    loans: Vec<Loan>,
     /// Submitted calls that have not ended, unnamed and named.
     queued: [usize; 2],
     /// Calls that threads wait for.
@@ -88,7 +92,9 @@ pub(crate) struct Member<W> {
 impl<W: Sight> Member<W> {
     pub(crate) fn new(rank: usize, number: usize, circle: &Circle, memory: &Rc<Memory>, windows: W) -> Member<W> {
         let index = circle.members.iter().position(|member| *member == rank).expect("made for members");
-        let own = Arc::new(Terms { geometry: Geometry::of(circle.members.len()), choice: engine::Choice::default() });
+        let geometry = Geometry::of(circle.members.len());
+        let own = Arc::new(Terms { geometry, choice: engine::Choice::default(), lanes: 1 });
+        let Circle { geometry, lanes, ref choice, .. } = *circle;
         let preparer = || Preparer::new(Arc::clone(&own), index, circle.epochs[index], 0);
         let name = if number == 0 { GroupName::world() } else { named(number) };
         Member {
@@ -104,7 +110,8 @@ impl<W: Sight> Member<W> {
             unnamed: UnnamedLane::new(preparer()),
             named: NamedLane::new(preparer()),
             submissions: preparer(),
-            terms: Arc::new(Terms { geometry: circle.geometry, choice: circle.choice.clone() }),
+            terms: Arc::new(Terms { geometry, choice: choice.clone(), lanes }),
+            loans: Vec::new(),
             queued: [0; 2],
             waiting: 0,
             closed: false,
@@ -163,15 +170,34 @@ impl<W: Sight> Member<W> {
         take(ends)
     }
 
-    /// One round of the progress thread.
-    pub(crate) fn progress(&mut self, look: bool, ends: &Ends) -> Vec<Ended> {
-        let Member { windows, life, view, unnamed, named, terms, queued, .. } = self;
+    /// One round of the progress thread, and turns of helpers.
+    pub(crate) fn progress(&mut self, look: bool, random: &mut Random, ends: &Ends) -> Vec<Ended> {
+        let Member { windows, life, view, unnamed, named, terms, queued, loans, .. } = self;
         let ground = Ground { windows: &*windows, peers: &*windows, life, view, clock: &*windows };
         named.agree(terms);
         let mut finished = named.poll(ground, None, look).finished;
         if queued[0] > 0 {
             unnamed.agree(terms);
             finished.extend(unnamed.poll(ground, look));
+        }
+        // Some time after a call was begun that can be lent, a helper comes.
+        if random.chance(1, 4) {
+            loans.extend(named.lend(None));
+            loans.extend(unnamed.lend());
+        }
+        for mut loan in core::mem::take(loans) {
+            let (mut call, site) = (loan.call(), loan.site_of(view));
+            match poll_lanes(ground, loan.submitted_lanes(), look, random) {
+                Poll::Pending if life.is_live() || !look => loans.push(loan),
+                polled => {
+                    let over = || life.error(site, call.elapsed(windows.now()), true);
+                    let result = if let Poll::Ready(result) = polled { result } else { Err(over()) };
+                    finished.extend(match call.is_named() {
+                        true => named.settle(loan, result, false).finished,
+                        false => unnamed.settle(loan, result),
+                    });
+                }
+            }
         }
         self.finish(finished, ends)
     }
@@ -201,6 +227,27 @@ impl<W: Sight> Member<W> {
             Some(_) => self.named.submit(first),
             None => self.unnamed.submit(first),
         }
+    }
+}
+
+/// Lets lanes go on as if each had a thread of its own: one that is drawn; a look is at all of them.
+fn poll_lanes<W: Sight>(
+    ground: Ground<'_, W, W>,
+    mut lanes: Vec<Lane<'_>>,
+    look: bool,
+    random: &mut Random,
+) -> Poll<Result<()>> {
+    let drawn = random.below(lanes.len());
+    let mut failed = None;
+    for (_, lane) in lanes.iter_mut().enumerate().filter(|(at, _)| look || *at == drawn) {
+        if let Poll::Ready(Err(error)) = lane.poll(ground, look) {
+            failed.get_or_insert(error);
+        }
+    }
+    match failed {
+        Some(error) => Poll::Ready(Err(error)),
+        None if lanes.iter().all(Lane::has_ended) => Poll::Ready(Ok(())),
+        None => Poll::Pending,
     }
 }
 
@@ -256,6 +303,8 @@ enum How {
     Whole(Execution),
     Cut(Cut),
     Named(u128),
+    /// A named call that is cut, and that its thread has taken out of the lane.
+    Lent(u128, Box<Loan>),
 }
 
 /// One rank of a world.
@@ -406,8 +455,7 @@ impl<W: Sight> Member<W> {
         let work = making.spec.work(launch, &self.view.ranks);
         self.unnamed.agree(&self.terms);
         let UnnamedLane { state, preparer, .. } = &mut self.unnamed;
-        let preparer = preparer.with_settings(making.spec.settings).with_lanes(self.windows.lanes());
-        let call = preparer.call(&work, Self::limits(making.limit)).begun(begun);
+        let call = preparer.with_settings(making.spec.settings).call(&work, Self::limits(making.limit)).begun(begun);
         let how = match call.is_cut() {
             true => How::Cut(Cut::begin(state, &call)),
             false => How::Whole(Execution::begin(state)),
@@ -489,6 +537,27 @@ impl<W: Sight> Member<W> {
                 let own = Borrowed { identity: *identity, call: &mut waiting.call, buffers, goes_on };
                 let progress = named.poll(ground, Some(own), look);
                 let polled = progress.borrowed.map_or(Poll::Pending, Poll::Ready);
+                if polled.is_pending()
+                    && random.chance(1, 2)
+                    && let Some(loan) = named.lend(Some(*identity))
+                {
+                    waiting.how = How::Lent(*identity, Box::new(loan));
+                }
+                return (polled, self.finish(progress.finished, ends));
+            }
+            How::Lent(identity, loan) => {
+                let polled = poll_lanes(ground, loan.lanes(buffers), look, random);
+                if polled.is_pending() && (life.is_live() || !look) {
+                    return (polled, Vec::new());
+                }
+                let identity = *identity;
+                let mut over = || life.error(loan.site_of(view), waiting.call.elapsed(windows.now()), true);
+                let result = if let Poll::Ready(result) = polled { result } else { Err(over()) };
+                let How::Lent(_, loan) = core::mem::replace(&mut waiting.how, How::Named(identity)) else {
+                    unreachable!("it was just there");
+                };
+                let progress = named.settle(*loan, result.clone(), goes_on);
+                let polled = Poll::Ready(progress.borrowed.unwrap_or(result));
                 return (polled, self.finish(progress.finished, ends));
             }
             How::Whole(execution) => {
@@ -500,20 +569,8 @@ impl<W: Sight> Member<W> {
                 let UnnamedLane { state, others, .. } = unnamed;
                 let polled = match cut.meet(ground, state, &mut buffers, look) {
                     Poll::Ready(Ok(())) => {
-                        let mut lanes = cut.lanes(state, others, buffers);
-                        // As if each had a thread of its own; a look is at all of them.
-                        let drawn = random.below(lanes.len());
-                        let mut failed = None;
-                        for (_, lane) in lanes.iter_mut().enumerate().filter(|(at, _)| look || *at == drawn) {
-                            if let Poll::Ready(Err(error)) = lane.poll(ground, look) {
-                                failed.get_or_insert(error);
-                            }
-                        }
-                        match failed {
-                            Some(error) => Poll::Ready(Err(error)),
-                            None if lanes.iter().all(engine::Lane::has_ended) => Poll::Ready(Ok(())),
-                            None => Poll::Pending,
-                        }
+                        let lanes = cut.lanes(state, others, buffers);
+                        poll_lanes(ground, lanes, look, random)
                     }
                     other => other,
                 };

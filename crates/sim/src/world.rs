@@ -299,7 +299,7 @@ impl<'s, W: Sight> World<'s, W> {
             Thread::Progress(_, group) => {
                 let process = &mut self.processes[rank];
                 let ends = std::sync::Arc::clone(&process.ends);
-                process.member(group).progress(look, &ends)
+                process.member(group).progress(look, &mut self.random, &ends)
             }
             Thread::Waiter(_, id) => {
                 let process = &mut self.processes[rank];

@@ -72,13 +72,23 @@ impl<'a> Buffers<'a> {
     /// If `at` is more than the length of either.
     #[must_use]
     pub fn split_at(self, at: usize) -> (Buffers<'a>, Buffers<'a>) {
+        self.split(at, at)
+    }
+
+    /// The first bytes of the input and of the output, so many of each, and the rest. If the two are one buffer, the output's
+    /// number counts.
+    ///
+    /// # Panics
+    /// If one is longer than what is to be split.
+    #[must_use]
+    pub fn split(self, input_at: usize, output_at: usize) -> (Buffers<'a>, Buffers<'a>) {
         match self {
             Buffers::Separate { input, output } => {
-                let ((input, inputs), (output, outputs)) = (input.split_at(at), output.split_at_mut(at));
+                let ((input, inputs), (output, outputs)) = (input.split_at(input_at), output.split_at_mut(output_at));
                 (Buffers::Separate { input, output }, Buffers::Separate { input: inputs, output: outputs })
             }
             Buffers::InPlace(both) => {
-                let (first, rest) = both.split_at_mut(at);
+                let (first, rest) = both.split_at_mut(output_at);
                 (Buffers::InPlace(first), Buffers::InPlace(rest))
             }
         }

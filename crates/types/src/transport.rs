@@ -5,7 +5,7 @@
 //!
 //! # The areas of a group's window
 //! There are several [`Channel`]s: for unnamed calls, for named calls, for small named calls, and for each further lane of large
-//! unnamed calls. Each has areas of its own:
+//! calls, of the unnamed and of the named ones. Each has areas of its own:
 //!
 //! * **Slots**: a header (sequence and fingerprint hash) and a small payload, which lies beside the header if it is no
 //!   longer than [`SLOT_INLINE_BYTES`], and else in a cell that is counted by itself. Rank `r` writes both once, before it
@@ -41,6 +41,8 @@ pub enum Channel {
     Small,
     /// A lane, counted from 1, of the unnamed calls that are cut into several; their lane 0 is `Unnamed`.
     Lane(u8),
+    /// A lane, counted from 1, of the named calls that are cut into several; their lane 0 is `Named`.
+    NamedLane(u8),
 }
 
 impl Channel {
@@ -49,7 +51,16 @@ impl Channel {
     pub const fn of_kind(self) -> Channel {
         match self {
             Channel::Unnamed | Channel::Lane(_) => Channel::Unnamed,
-            Channel::Named | Channel::Small => Channel::Named,
+            Channel::Named | Channel::Small | Channel::NamedLane(_) => Channel::Named,
+        }
+    }
+
+    /// The channel of this lane, counted from 1, of calls of this kind.
+    #[must_use]
+    pub const fn lane(self, lane: u8) -> Channel {
+        match self.of_kind() {
+            Channel::Unnamed => Channel::Lane(lane),
+            _ => Channel::NamedLane(lane),
         }
     }
 }
@@ -103,7 +114,7 @@ impl Geometry {
     const FULL_CHUNK_BYTES: usize = 64 << 10;
 
     /// Bytes of a chunk of few ranks.
-    const LARGEST_CHUNK_BYTES: usize = 256 << 10;
+    const LARGER_CHUNK_BYTES: usize = 128 << 10;
 
     /// What a rank stages in one round, with such chunks, is at most so much: it stays in a core's cache until it is read.
     const ROUND_BYTES: usize = 1 << 20;
@@ -119,18 +130,12 @@ impl Geometry {
     /// Each pair of ranks has buffers of its own, so that with many ranks there are many buffers. A chunk is 64 KiB, or if
     /// there are too many for that (from 79 ranks on), the largest number of whole pairs of cache lines with which a rank's
     /// share of them stays within [`MAX_BYTES_PER_RANK`](Self::MAX_BYTES_PER_RANK). Three to nine ranks, which wait for each
-    /// other once a round and not chunk by chunk, have larger ones, up to 256 KiB: so large that what a rank stages in a round is
-    /// at most 1 MiB.
+    /// other once a round and not chunk by chunk, have chunks of 128 KiB: what a rank stages in a round is at most 1 MiB then.
     #[must_use]
     pub const fn of(ranks: usize) -> Geometry {
         let (slot_bytes, pair_depth) = if ranks <= 2 { (32 << 10, 4) } else { (4 << 10, 1) };
-        let mut chunk_bytes = Geometry::FULL_CHUNK_BYTES;
-        if ranks > 2 {
-            while chunk_bytes < Geometry::LARGEST_CHUNK_BYTES && 2 * chunk_bytes * (ranks - 1) <= Geometry::ROUND_BYTES
-            {
-                chunk_bytes *= 2;
-            }
-        }
+        let is_large = ranks > 2 && (ranks - 1) * Geometry::LARGER_CHUNK_BYTES <= Geometry::ROUND_BYTES;
+        let chunk_bytes = if is_large { Geometry::LARGER_CHUNK_BYTES } else { Geometry::FULL_CHUNK_BYTES };
         let mut geometry = Geometry { ranks, slot_bytes, chunk_bytes, pair_depth };
         let room =
             (Geometry::MAX_BYTES_PER_RANK - Geometry::OTHER_BYTES) / (Geometry::CHANNELS * geometry.buffers_per_rank());
@@ -151,7 +156,8 @@ impl Geometry {
         // Two cells, and the lines of counters and fingerprint.
         let lane = buffers + 2 * self.slot_bytes + (4 << 10);
         let used = Geometry::CHANNELS * buffers + Geometry::OTHER_BYTES;
-        let fit = 1 + Geometry::MAX_BYTES_PER_RANK.saturating_sub(used) / lane;
+        // One for unnamed calls, one for named ones.
+        let fit = 1 + Geometry::MAX_BYTES_PER_RANK.saturating_sub(used) / (2 * lane);
         let most = if fit < Geometry::MAX_LANES { fit } else { Geometry::MAX_LANES };
         if wanted < 1 {
             1
@@ -205,8 +211,8 @@ pub trait Windows {
     /// The areas' sizes; `geometry().ranks` is the size of the group.
     fn geometry(&self) -> Geometry;
 
-    /// Into how many lanes a large unnamed call is cut, at least 1: there are the channels [`Channel::Lane`] below this
-    /// number. Equal on all ranks of a group: part of what its first member hands out.
+    /// Into how many lanes a large call is cut, at least 1: there are the channels [`Channel::Lane`] and
+    /// [`Channel::NamedLane`] below this number. Equal on all ranks of a group: part of what its first member hands out.
     fn lanes(&self) -> usize;
 
     /// Publishes the header of call `sequence`: whoever sees it sees all that this rank wrote before.

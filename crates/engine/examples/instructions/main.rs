@@ -126,7 +126,7 @@ impl Rank {
 fn small_calls(bytes: usize) {
     let geometry = Geometry::of(2);
     let memory = Memory::new(geometry);
-    let terms = Arc::new(Terms { geometry, choice: Choice::default() });
+    let terms = Arc::new(Terms { geometry, choice: Choice::default(), lanes: 1 });
     let mut ranks = [0, 1].map(|rank| Rank::new(&memory, &terms, rank, bytes));
     let mut calls = |count: u32| {
         for _ in 0..count {

@@ -62,7 +62,7 @@ impl Memory {
         };
         Rc::new(Memory {
             geometry,
-            areas: (0..2 + LANES).map(|_| area()).collect(),
+            areas: (0..1 + 2 * LANES).map(|_| area()).collect(),
             announced: RefCell::new(vec![Vec::new(); ranks]),
             released: RefCell::new(vec![0; ranks]),
             order: RefCell::default(),
@@ -78,6 +78,7 @@ impl Memory {
             Channel::Named => &self.areas[1],
             Channel::Small => &self.areas[2],
             Channel::Lane(lane) => &self.areas[2 + usize::from(lane)],
+            Channel::NamedLane(lane) => &self.areas[1 + LANES + usize::from(lane)],
         }
     }
 }
