@@ -380,7 +380,9 @@ mod tests {
         let until_dropped = move || assert!(has_to_end.recv().is_err());
         assert!(helpers.crew.hire(Box::new(until_dropped)));
         assert!(helpers.crew.hire(Box::new(|| panic!("as the test wants it"))));
-        helpers.await_idle(1);
+        while !helpers.crew.has_free() {
+            thread::yield_now();
+        }
         let begun = AtomicUsize::new(0);
         let work = |_: usize, over: &AtomicBool| until_over(&begun, over);
         helpers.crew.with(3, &work, || await_begun(&begun, 1));
