@@ -185,7 +185,13 @@ impl Site {
     }
 
     pub(crate) fn options<'a>(&'a self, interrupt: Option<&'a dyn Fn() -> bool>) -> CallOptions<'a> {
-        CallOptions { name: self.name.as_deref(), timeout: self.timeout, interrupt, agreed: 0, claims: None }
+        let (name, timeout) = (self.name.as_deref(), self.timeout);
+        CallOptions { name, timeout, interrupt, ..CallOptions::default() }
+    }
+
+    /// The options of a call that a handle waits for.
+    pub(crate) fn submitted(&self) -> CallOptions<'_> {
+        CallOptions { light_completion: true, ..self.options(None) }
     }
 }
 
@@ -234,7 +240,7 @@ pub(crate) fn submit_allreduce(py: Python<'_>, site: &Site, operands: &Operands<
     let (reduction, prepared) = prepare(py, site, operands)?;
     let (dtype, exchange) = (prepared.dtype(), prepared.exchange());
     let held = HeldArrays::new(exchange, prepared.owners());
-    let submit = |held, done| site.group.all_reduce_async(dtype, reduction, held, &site.options(None), done);
+    let submit = |held, done| site.group.all_reduce_async(dtype, reduction, held, &site.submitted(), done);
     Handle::submit(site, held, prepared.into_result(), submit).map_err(|error| site.refusal(py, error))
 }
 

@@ -1,18 +1,15 @@
 //! Asynchronous calls: what keeps their arrays alive, and how Python waits for them.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use foldcast::{Buffers, CallSite, Completion, OwnedBuffers, Result, Timeout};
+use foldcast::{Buffers, CallSite, Completion, Group, OwnedBuffers, Result, Timeout};
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 
 use crate::array::Exchange;
 use crate::call::{self, Interrupts, Site};
 use crate::{raise, state};
-
-/// How often a waiting main thread looks for signals.
-const LOOK: Duration = Duration::from_millis(50);
 
 /// The arrays of a running call. Their references may be dropped on any thread, with or without the GIL and even
 /// after the interpreter's end: pyo3 then only notes them, and releases what it noted when it next takes the GIL.
@@ -38,42 +35,20 @@ impl OwnedBuffers for HeldArrays {
 /// How a call ended, once it has.
 #[derive(Default)]
 pub(crate) struct Shared {
-    outcome: Mutex<Option<Result<()>>>,
-    ended: Condvar,
+    outcome: OnceLock<Result<()>>,
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Option<Result<()>>> {
-        // The lock protects one assignment: no panic can leave it half done.
-        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn end(&self, outcome: Result<()>) {
-        *self.lock() = Some(outcome);
-        self.ended.notify_all();
+        let told = self.outcome.set(outcome);
+        debug_assert!(told.is_ok(), "a call ends once");
     }
 
-    /// Waits for the end; `None` if the limit passed or a signal handler raised.
-    fn wait(&self, limit: Option<Duration>, interrupts: &Interrupts) -> Option<Result<()>> {
-        let begun = Instant::now();
-        let mut outcome = self.lock();
-        loop {
-            if let Some(outcome) = &*outcome {
-                return Some(outcome.clone());
-            }
-            let left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
-            if left == Some(Duration::ZERO) {
-                return None;
-            }
-            let nap = left.map_or(LOOK, |left| left.min(LOOK));
-            outcome = self.ended.wait_timeout(outcome, nap).unwrap_or_else(PoisonError::into_inner).0;
-            drop(outcome);
-            // Looking takes the GIL, whose holder may be about to ask for our lock.
-            if interrupts.pending() {
-                return None;
-            }
-            outcome = self.lock();
-        }
+    /// Waits for the end of the group's call; `None` if the limit passed or a signal handler raised.
+    fn wait(&self, group: &Group, limit: Option<Duration>, interrupts: &Interrupts) -> Option<Result<()>> {
+        let hook = || interrupts.pending();
+        group.progress_until(&|| self.outcome.get().is_some(), limit, interrupts.hook(&hook));
+        self.outcome.get().cloned()
     }
 }
 
@@ -83,6 +58,7 @@ impl Shared {
 #[pyclass(frozen, module = "foldcast")]
 pub(crate) struct Handle {
     shared: Arc<Shared>,
+    group: Group,
     result: Py<PyAny>,
     call: CallSite,
     begun: Instant,
@@ -91,7 +67,7 @@ pub(crate) struct Handle {
 impl Handle {
     /// The handle of a call that was submitted just now.
     pub(crate) fn of(shared: Arc<Shared>, result: Bound<'_, PyAny>, site: &Site) -> Handle {
-        Handle { shared, result: result.unbind(), call: site.call(), begun: Instant::now() }
+        Handle { shared, group: site.group.clone(), result: result.unbind(), call: site.call(), begun: Instant::now() }
     }
 
     /// Submits a call by `submit`, whose result will be in this array.
@@ -146,7 +122,11 @@ impl Handle {
         };
         // The thread that would end the call is not in a forked child.
         state::check_process(py)?;
-        match call::released(py, |interrupts| Ok(self.shared.wait(limit, interrupts)))? {
+        let outcome = match self.shared.outcome.get() {
+            Some(outcome) => Some(outcome.clone()),
+            None => call::released(py, |interrupts| Ok(self.shared.wait(&self.group, limit, interrupts)))?,
+        };
+        match outcome {
             Some(Ok(())) => Ok(self.result.bind(py).clone()),
             Some(Err(error)) => Err(raise::exception(py, &error)),
             None => Err(raise::still_running(py, &self.call, self.begun.elapsed(), limit.unwrap_or_default())),
@@ -161,11 +141,11 @@ impl Handle {
     ///     The process was forked from the one that submitted the call.
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
         state::check_process(py)?;
-        Ok(self.shared.lock().is_some())
+        Ok(self.shared.outcome.get().is_some())
     }
 
     fn __repr__(&self) -> String {
-        let state = if self.shared.lock().is_some() { "ended" } else { "running" };
+        let state = if self.shared.outcome.get().is_some() { "ended" } else { "running" };
         format!("<foldcast.Handle: {}, {state}>", self.call)
     }
 }

@@ -62,7 +62,7 @@ pub(crate) fn submit_broadcast(py: Python<'_>, site: &Site, sent: &Sent<'_, '_>)
     let (root, prepared) = prepare_broadcast(py, site, sent)?;
     let dtype = prepared.dtype();
     let held = HeldArrays::new(prepared.exchange(), prepared.owners());
-    let submit = |held, done| site.group.broadcast_async(dtype, root, held, &site.options(None), done);
+    let submit = |held, done| site.group.broadcast_async(dtype, root, held, &site.submitted(), done);
     Handle::submit(site, held, prepared.into_result(), submit).map_err(|error| site.refusal(py, error))
 }
 
@@ -131,7 +131,7 @@ pub(crate) fn submit_allgather(py: Python<'_>, site: &Site, given: &Given<'_, '_
     let (all, first) = rows_of_all(site, input.rows());
     let (exchange, owners, result) = input.gathered(py, all, first, given.out)?.map_err(refusal)?.into_parts();
     let held = HeldArrays::new(exchange, owners);
-    let submit = |held, done| site.group.all_gather_async(dtype, held, &site.options(None), done);
+    let submit = |held, done| site.group.all_gather_async(dtype, held, &site.submitted(), done);
     Handle::submit(site, held, result, submit).map_err(refusal)
 }
 

@@ -113,6 +113,7 @@ pub struct Call {
     pub(crate) ticket: Option<Ticket>,
     /// For a named call that stands for several: the names that these would have.
     pub(crate) claims: Option<Arc<Claims>>,
+    is_light: bool,
 }
 
 /// The fingerprint of a named call.
@@ -152,6 +153,20 @@ impl Call {
     pub fn noted(mut self, ticket: Option<Ticket>) -> Call {
         self.ticket = ticket;
         self
+    }
+
+    /// The same call, whose completion only takes note of its end: it waits for nothing, submits nothing, and may run on any
+    /// thread.
+    #[must_use]
+    pub const fn light(mut self, is_light: bool) -> Call {
+        self.is_light = is_light;
+        self
+    }
+
+    /// Whether its completion may run on any thread.
+    #[must_use]
+    pub const fn is_light(&self) -> bool {
+        self.is_light
     }
 
     /// The same call, which stands for calls of these names.
@@ -375,7 +390,7 @@ impl Preparer {
             Some(last) if last.work == *work => Arc::clone(last),
             _ => self.prepare(work),
         };
-        Call { prepared, named: None, limits, started: None, ticket: None, claims: None }
+        Call { prepared, named: None, limits, started: None, ticket: None, claims: None, is_light: false }
     }
 
     #[cold]

@@ -1,6 +1,7 @@
 //! A group of ranks and its calls.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::ThreadId;
@@ -36,6 +37,9 @@ pub struct CallOptions<'a> {
     pub agreed: u64,
     /// For the named allreduce of a list: the names under which another rank may make one call for each of its buffers.
     pub claims: Option<&'a Arc<Claims>>,
+    /// For a submitted call: whether its completion only takes note of the end, waits for nothing and submits nothing. Such a
+    /// one may run on any thread of the process that makes calls go on, at once.
+    pub light_completion: bool,
 }
 
 impl core::fmt::Debug for CallOptions<'_> {
@@ -236,6 +240,19 @@ impl Group {
         let work = Work::all_reduce(dtype, reduction, buffers.buffers().len());
         self.shared.check(&work, &buffers.buffers())?;
         GroupShared::submit(&self.shared, work, buffers, options, done)
+    }
+
+    /// Makes submitted calls go on, on the calling thread, until `is_over`: the way to wait for one. It is asked again after
+    /// whatever happens, and should look at a flag that the call's completion sets; if that is a
+    /// [light one](CallOptions::light_completion), no other thread has a part in it. `false` if `limit` has passed before, or
+    /// `interrupt`, asked as in a [call](CallOptions::interrupt), wanted it: the calls go on.
+    pub fn progress_until(
+        &self,
+        is_over: &dyn Fn() -> bool,
+        limit: Option<Duration>,
+        interrupt: Option<Interrupt<'_>>,
+    ) -> bool {
+        self.shared.world.progress_until(self.ranks(), is_over, limit, interrupt)
     }
 
     /// Returns when every member has entered.

@@ -36,6 +36,7 @@ mod lanes;
 mod memory;
 mod moves;
 mod notes;
+mod progress;
 mod rank_table;
 mod sets;
 mod settings;

@@ -77,7 +77,13 @@ impl Group {
             }
             outcome => done(outcome, buffers),
         });
-        self.all_reduce_many_async(dtype, reduction, buffers, &CallOptions { agreed, ..*options }, explained)
+        self.all_reduce_many_async(
+            dtype,
+            reduction,
+            buffers,
+            &CallOptions { agreed, light_completion: false, ..*options },
+            explained,
+        )
     }
 }
 

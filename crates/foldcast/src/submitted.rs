@@ -61,6 +61,7 @@ impl GroupShared {
             let ticket = shared.note(Stage::Submitted, &work, options.name);
             tickets.push(ticket);
             let call = preparer.call(&work, limits).started(now).noted(ticket).claiming(options.claims.cloned());
+            let call = call.light(options.light_completion);
             let call = match options.name {
                 Some(name) => call.named(name),
                 None => call,

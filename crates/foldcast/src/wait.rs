@@ -38,12 +38,23 @@ pub(crate) struct Patience<'a> {
     interrupt: Option<Interrupt<'a>>,
     pauses: u32,
     asked: Option<Instant>,
+    end: Option<Instant>,
 }
 
 impl<'a> Patience<'a> {
     pub(crate) fn new(world: &'a Arc<World>, ranks: &'a [Rank], interrupt: Option<Interrupt<'a>>) -> Patience<'a> {
         let waiter = world.host().map(|host| Waiter::new(host, ranks));
-        Patience { waiter, world, interrupt, pauses: 0, asked: None }
+        Patience { waiter, world, interrupt, pauses: 0, asked: None, end: None }
+    }
+
+    /// The same, which sleeps no longer than until then.
+    pub(crate) fn until(self, end: Option<Instant>) -> Patience<'a> {
+        Patience { end, ..self }
+    }
+
+    /// Whether no pause was made yet.
+    pub(crate) const fn is_young(&self) -> bool {
+        self.pauses == 0
     }
 
     /// Lets a moment pass; `recheck` says whether there is something to do after all.
@@ -57,9 +68,10 @@ impl<'a> Patience<'a> {
             std::thread::yield_now();
             return Pause::Look;
         };
+        let nap = self.end.map_or(LOOK_EVERY, |end| end.saturating_duration_since(Instant::now()).min(LOOK_EVERY));
         // Whatever made the recheck say that there is something to do, only a look at everything is sure to find it.
         let rechecked = Cell::new(false);
-        let woken = waiter.pause_for(Some(LOOK_EVERY), awaits, &|| {
+        let woken = waiter.pause_for(Some(nap), awaits, &|| {
             rechecked.set(true);
             recheck()
         });

@@ -1,16 +1,14 @@
 //! The process's place in its job: the groups, the threads, and the end.
 
-use core::cell::Cell;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
-use std::collections::{HashMap, VecDeque};
-use std::panic::AssertUnwindSafe;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use engine::{Choice, Task};
-use shm::{Crew, Home, JobKey, Mask, Meeting, Shield, Waiter, Woken};
+use engine::Choice;
+use shm::{Crew, Home, JobKey, Mask, Meeting, Shield};
 use types::error::NotInGroup;
 use types::{Error, GroupName, Product, Rank, Result};
 
@@ -18,11 +16,11 @@ use crate::communicator::InitOptions;
 use crate::config::Config;
 use crate::costs;
 use crate::dump::Dumps;
-use crate::group::{Group, GroupShared, lock};
+use crate::group::{Group, lock};
 use crate::lanes::Helpers;
+use crate::progress::Progress;
 use crate::settings::Settings;
 use crate::stage::Stages;
-use crate::wait::LOOK_EVERY;
 
 /// How long [`World::shut_down`] waits for its threads before it leaves them to end by themselves.
 const FAREWELL: Duration = Duration::from_millis(700);
@@ -40,24 +38,13 @@ pub(crate) struct World {
     /// The group of all ranks, or what became of it. A lock of its own, which is held for writing for a moment in a shrink of
     /// that group only: so a forked child does not find it locked by a thread that it has not got.
     all: RwLock<Option<Group>>,
-    /// Groups with calls that the progress thread must run.
-    active: Mutex<Vec<Arc<GroupShared>>>,
-    /// Ended calls whose completions have not run.
-    ended: Mutex<VecDeque<(Task, Result<()>)>>,
     stopping: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    progress_started: Mutex<bool>,
-    /// Whose turn it is to make progress: a thread that waits in a completion hands it to the next.
-    progress_turn: AtomicU64,
+    pub(crate) progress: Progress,
     pub(crate) stages: Stages,
     /// Threads that help with large calls.
     helpers: Helpers,
     pub(crate) dumps: Dumps,
-}
-
-thread_local! {
-    /// The turn for which this thread was made to make progress; 0 on all other threads.
-    static PROGRESS_TURN: Cell<u64> = const { Cell::new(0) };
 }
 
 #[derive(Default)]
@@ -85,12 +72,9 @@ impl World {
             host,
             groups: Mutex::default(),
             all: RwLock::default(),
-            active: Mutex::default(),
-            ended: Mutex::default(),
             stopping: AtomicBool::new(false),
             threads: Mutex::default(),
-            progress_started: Mutex::default(),
-            progress_turn: AtomicU64::new(1),
+            progress: Progress::default(),
             stages: Stages::default(),
             helpers: Helpers::default(),
             dumps: Dumps::default(),
@@ -282,29 +266,6 @@ impl World {
         lock(&self.groups).by_name.values().cloned().collect()
     }
 
-    // ---- progress ----
-
-    /// Starts the progress thread if there is none yet.
-    ///
-    /// # Errors
-    /// [`Error::Resource`] if there is no thread to be had.
-    pub(crate) fn ensure_progress_thread(self: &Arc<World>) -> Result<()> {
-        let mut started = lock(&self.progress_started);
-        if !*started {
-            self.start_progress_thread(self.progress_turn.load(Ordering::Acquire))?;
-            *started = true;
-        }
-        Ok(())
-    }
-
-    fn start_progress_thread(self: &Arc<World>, turn: u64) -> Result<()> {
-        let world = Arc::clone(self);
-        self.spawn("foldcast-progress", move |users| {
-            PROGRESS_TURN.set(turn);
-            world.run_progress(turn, &users);
-        })
-    }
-
     /// Starts a thread that ends when the world stops. It takes no signals: the user's code on it runs within the mask that
     /// `body` gets, the calling thread's.
     pub(crate) fn spawn(&self, name: &str, body: impl FnOnce(Mask) + Send + 'static) -> Result<()> {
@@ -326,105 +287,8 @@ impl World {
         Ok(())
     }
 
-    /// Puts a group on the progress thread's list.
-    pub(crate) fn activate(&self, group: &Arc<GroupShared>) {
-        let mut active = lock(&self.active);
-        if !active.iter().any(|known| Arc::ptr_eq(known, group)) {
-            active.push(Arc::clone(group));
-        }
-        drop(active);
-        self.ring_own();
-    }
-
-    /// One round over all active groups; returns whether anything moved.
-    fn progress(&self, look: bool) -> bool {
-        let active = lock(&self.active).clone();
-        let mut moved = false;
-        for group in &active {
-            moved |= group.progress(look);
-        }
-        moved |= self.helpers.visit();
-        // Whoever submits counts first and then takes this lock.
-        lock(&self.active).retain(|group| group.needs_progress());
-        moved
-    }
-
-    /// Takes over ended calls, whose completions the progress thread runs.
-    pub(crate) fn complete(&self, ended: Vec<(Task, Result<()>)>) {
-        lock(&self.ended).extend(ended);
-        self.ring_own();
-    }
-
-    fn has_completions(&self) -> bool {
-        !lock(&self.ended).is_empty()
-    }
-
-    /// Runs the completions of ended calls; returns whether there were any.
-    pub(crate) fn run_completions(&self) -> bool {
-        let mut ran = false;
-        loop {
-            let next = lock(&self.ended).pop_front();
-            let Some((task, result)) = next else { return ran };
-            ran = true;
-            // One user's mistake must not take everybody's progress with it.
-            if std::panic::catch_unwind(AssertUnwindSafe(|| task.finish(result))).is_err() {
-                log::error!("{}: a completion panicked; the calls go on", self.rank());
-            }
-            let turn = PROGRESS_TURN.get();
-            if turn != 0 && turn != self.progress_turn.load(Ordering::Acquire) {
-                // That completion waited, and another thread has taken over.
-                return ran;
-            }
-        }
-    }
-
-    /// If this is the progress thread, about to wait in a completion: lets a new thread go on with the progress.
-    pub(crate) fn hand_progress_over(self: &Arc<World>) {
-        let turn = PROGRESS_TURN.get();
-        if turn == 0 || turn != self.progress_turn.load(Ordering::Acquire) {
-            return;
-        }
-        self.progress_turn.store(turn + 1, Ordering::Release);
-        if let Err(error) = self.start_progress_thread(turn + 1) {
-            log::error!("{}: a completion waits, and nothing else goes on meanwhile: {error}", self.rank());
-            self.progress_turn.store(turn, Ordering::Release);
-        }
-    }
-
-    fn run_progress(&self, turn: u64, users: &Mask) {
-        let Some(host) = &self.host else { return };
-        let ranks: Vec<_> = (0..host.size()).map(Rank::from_index).collect();
-        let mut waiter = Waiter::new(host, &ranks);
-        let (mut look, mut looked) = (false, Instant::now());
-        loop {
-            if look {
-                looked = Instant::now();
-            }
-            let moved = self.progress(look);
-            let moved = moved | (self.has_completions() && users.within(|| self.run_completions()));
-            if self.progress_turn.load(Ordering::Acquire) != turn {
-                return;
-            }
-            let busy = !lock(&self.active).is_empty();
-            if self.stopping.load(Ordering::Acquire) && !busy {
-                return;
-            }
-            if moved {
-                waiter = Waiter::new(host, &ranks);
-                // While one call goes on and on, the others are looked after all the same.
-                look = looked.elapsed() >= LOOK_EVERY;
-                continue;
-            }
-            let rechecked = Cell::new(false);
-            let woken = waiter.pause(busy.then_some(LOOK_EVERY), &|| {
-                rechecked.set(true);
-                self.progress(true)
-                    || self.has_completions()
-                    || (!busy && !lock(&self.active).is_empty())
-                    || self.stopping.load(Ordering::Acquire)
-            });
-            look = rechecked.get() || woken != Woken::Spun;
-        }
+    pub(crate) const fn helpers(&self) -> &Helpers {
+        &self.helpers
     }
 
     /// The threads that help with large calls; they are made when they are first asked for.
@@ -450,13 +314,14 @@ impl World {
         for group in groups.values() {
             group.shared().close();
         }
-        for destroyed in lock(&self.active).clone() {
+        for destroyed in self.active_groups() {
             // What it had to tell, this process's leaving says.
             destroyed.joining.close();
         }
         if let Some(host) = &self.host {
             host.leave(calls);
             host.ring_own();
+            self.end_rest();
             host.stop_monitor();
         }
         self.helpers.stop();

@@ -11,7 +11,7 @@ use foldcast::{CallOptions, Cause, Communicator, DataType, Ending, Error, OwnedB
 use support::{Owned, WATCHDOG, all_well, named, ranks, submit, sum, wait, within};
 
 const DEFAULT: CallOptions<'static> =
-    CallOptions { name: None, timeout: foldcast::Timeout::Default, interrupt: None, agreed: 0, claims: None };
+    CallOptions { name: None, timeout: foldcast::Timeout::Default, interrupt: None, agreed: 0, claims: None, light_completion: false };
 
 fn everybody(communicator: &Communicator) -> Vec<Rank> {
     (0..communicator.size()).map(Rank::from_index).collect()

@@ -9,8 +9,14 @@ use std::time::{Duration, Instant};
 use foldcast::{Buffers, CallOptions, Communicator, DataType, Error, Group, OwnedBuffers, Rank, Reduction, Result};
 use support::{Received, WATCHDOG, all_well, named, number, ranks_with, submit, sum, wait, within};
 
-const DEFAULT: CallOptions<'static> =
-    CallOptions { name: None, timeout: foldcast::Timeout::Default, interrupt: None, agreed: 0, claims: None };
+const DEFAULT: CallOptions<'static> = CallOptions {
+    name: None,
+    timeout: foldcast::Timeout::Default,
+    interrupt: None,
+    agreed: 0,
+    claims: None,
+    light_completion: false,
+};
 
 /// Elements of a float32 call that is cut, and of one that takes a while.
 const LARGE: usize = (1 << 18) + 12_345;

@@ -64,7 +64,8 @@ impl Group {
             }
             outcome => done(outcome, buffers),
         });
-        self.all_reduce_async(dtype, reduction, buffers, options, explained)
+        let options = CallOptions { light_completion: false, ..*options };
+        self.all_reduce_async(dtype, reduction, buffers, &options, explained)
     }
 }
 
