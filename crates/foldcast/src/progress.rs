@@ -61,7 +61,7 @@ impl Substitute<'_> {
     fn step_out(world: &World) {
         world.progress.substitutes.fetch_sub(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        if !lock(&world.progress.active).is_empty() {
+        if !lock(&world.progress.active).is_empty() || world.is_shut_down() {
             world.progress.rest.wake();
         }
     }
