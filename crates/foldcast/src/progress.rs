@@ -178,20 +178,24 @@ impl World {
         };
         let asked: Option<Interrupt<'_>> = if interrupt.is_some() { Some(&ask) } else { None };
         let new_patience = || Patience::new(self, ranks, asked).until(end);
-        let (mut patience, mut look) = (new_patience(), false);
+        let (mut patience, mut look, mut looked) = (new_patience(), false, Instant::now());
         loop {
             if is_over() {
                 return true;
             }
+            if look {
+                looked = Instant::now();
+            }
             if self.make_progress(look) {
-                // A large call may go on and on; what was asked for meanwhile is due all the same.
-                if end.is_some_and(|end| Instant::now() >= end) {
+                // While a large call goes on and on, the rest is looked after all the same.
+                look = looked.elapsed() >= LOOK_EVERY;
+                let is_late = || end.is_some_and(|end| Instant::now() >= end);
+                if is_late() || (look && asked.is_some_and(|asked| asked())) {
                     return is_over();
                 }
                 if !patience.is_young() {
                     patience = new_patience();
                 }
-                look = false;
                 continue;
             }
             let pause = patience.pause(&|| is_over() || self.make_progress(true));

@@ -9,8 +9,14 @@ use std::time::{Duration, Instant};
 use foldcast::{Buffers, CallOptions, Communicator, DataType, Error, Group, Rank, Reduction, Result};
 use support::{WATCHDOG, all_well, named, number, ranks_with, submit, sum, total, wait, within};
 
-const DEFAULT: CallOptions<'static> =
-    CallOptions { name: None, timeout: foldcast::Timeout::Default, interrupt: None, agreed: 0, claims: None, light_completion: false };
+const DEFAULT: CallOptions<'static> = CallOptions {
+    name: None,
+    timeout: foldcast::Timeout::Default,
+    interrupt: None,
+    agreed: 0,
+    claims: None,
+    light_completion: false,
+};
 
 /// Elements of a float32 call of two lanes and of more, not whole numbers of lines.
 const COUNTS: [usize; 4] = [(1 << 18) + 1, (1 << 18) + 12_345, 1 << 19, 3_000_003];
