@@ -380,7 +380,7 @@ mod tests {
             assert!(total <= ranks * (16 << 20), "{ranks} ranks: {total} bytes");
             for wanted in [2, 3, 8, 16, 100] {
                 let lanes = geometry.lanes(wanted);
-                assert!(lanes <= wanted && (ranks > 9 || lanes >= wanted.min(6)), "{ranks} ranks: {lanes} lanes");
+                assert!(lanes <= wanted && (ranks > 9 || lanes >= wanted.min(5)), "{ranks} ranks: {lanes} lanes");
                 let total = Layout::new(geometry, lanes).unwrap().total();
                 assert!(total <= ranks * (16 << 20), "{ranks} ranks, {lanes} lanes: {total} bytes");
             }
