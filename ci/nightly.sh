@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What needs a nightly toolchain: undefined behaviour by Miri, inputs by libFuzzer, races by ThreadSanitizer.
 #
-#   ci/nightly.sh          short, as .ci/run has it: Miri on the words and the kernels, two readers of foreign bytes for 5 s each. It
+#   ci/nightly.sh          short, as .ci/run has it: Miri on what reads and writes shared bytes, two readers of foreign bytes for 5 s each. It
 #                          fetches nothing: what is missing is skipped, loudly, with the command that gets it
 #   ci/nightly.sh --long   all of it, and valgrind; fetches what is missing
 set -euo pipefail

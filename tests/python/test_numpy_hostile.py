@@ -9,7 +9,6 @@ import subprocess
 import time
 
 import numpy as np
-from conftest import LAUNCHER
 
 CALLS = [8, 1 << 10, 1 << 16, 1 << 20, 4 << 20]
 
@@ -228,13 +227,8 @@ def test_nccl_tests_143_the_benchmark_with_a_full_dev_shm(foldcast, in_mounts):
     assert run.returncode == 0, run.stderr
 
 
-def in_shell(prefix, script):
-    """Runs a shell script, in which ``$0`` is the launcher, behind a prefix."""
-    command = [*prefix, "sh", "-ec", script, str(LAUNCHER)]
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
-
-
-OTHERS = f"""
+# Here ``$0`` is the launcher, and ``$@`` are its arguments.
+OTHERS = """
 for directory in /dev/shm /tmp; do
     for name in foldcast foldcast-$(id -u) foldcast_0_1 sem.foldcast; do
         : >$directory/$name.empty
@@ -243,20 +237,21 @@ for directory in /dev/shm /tmp; do
     done
     mkdir $directory/foldcast.directory
 done
-listing() {{ find /dev/shm /tmp -type d -o -type f -exec sha256sum {{}} + | sort; }}
+listing() { { find /dev/shm /tmp; find /dev/shm /tmp -type f -exec sha256sum {} +; } | sort; }
 before=$(listing)
-"$0" {" ".join(BENCH)}
+"$0" "$@"
 [ "$(listing)" = "$before" ]
 """
 
 
-def test_libfabric_6476_files_that_others_left(in_mounts):
+def test_libfabric_6476_files_that_others_left(foldcast, in_mounts):
     """Empty, cut short or nonsense: they are not read, and neither changed nor joined by others."""
-    run = in_shell(in_mounts("mount -t tmpfs -o size=1m none /dev/shm; mount -t tmpfs -o size=1m none /tmp"), OTHERS)
+    alone = in_mounts("mount -t tmpfs -o size=1m none /dev/shm; mount -t tmpfs -o size=1m none /tmp")
+    run = foldcast(*BENCH, within=(*alone, "sh", "-ec", OTHERS))
     assert run.returncode == 0, run
 
 
-RESTARTS = f"""
+RESTARTS = """
 for round in $(seq 20); do
     "$0" bench allreduce --ranks 2 --sizes 4M --case-ms 60000 >/dev/null 2>&1 &
     sleep 0.$((round % 4 + 1))
@@ -265,13 +260,14 @@ for round in $(seq 20); do
 done 2>/dev/null
 [ -z "$(ls -A /dev/shm)" ]
 [ "$(df --output=used /dev/shm | tail -n 1)" -eq 0 ]
-"$0" {" ".join(BENCH)}
+"$0" "$@"
 """
 
 
-def test_sglang_40723_twenty_restarts_after_sigkill(in_mounts):
+def test_sglang_40723_twenty_restarts_after_sigkill(foldcast, in_mounts):
     """With room for no more than one job's memory, if it lay there."""
-    run = in_shell(in_mounts("mount -t tmpfs -o size=16m none /dev/shm"), RESTARTS)
+    alone = in_mounts("mount -t tmpfs -o size=16m none /dev/shm")
+    run = foldcast(*BENCH, within=(*alone, "sh", "-ec", RESTARTS))
     assert run.returncode == 0, run
 
 

@@ -110,7 +110,7 @@ fn the_threads_floating_point_settings_do_not_matter_and_come_back() {
 #[test]
 fn a_source_may_be_the_second_output() {
     for level in levels() {
-        for len in [1, 31, 64, 100, 5000] {
+        for len in [1, 31, 64, 100, if cfg!(miri) { 200 } else { 5000 }] {
             let shared: Vec<_> = (0..len).map(|_| AtomicU8::new(1)).collect();
             let view = SharedBytes::from_atomics(&shared);
             let (input, mut output) = (vec![2; len], vec![0; len]);

@@ -49,7 +49,10 @@ fn contributions(dtype: DataType, ranks: usize, elements: usize, seed: u64) -> V
 }
 
 /// Miri is some thousand times slower.
-const CASES: u32 = if cfg!(miri) { 6 } else { 1500 };
+const CASES: u32 = if cfg!(miri) { 4 } else { 1500 };
+/// Ends of the two ranges of lengths, short and long ones.
+const SHORT: usize = if cfg!(miri) { 30 } else { 300 };
+const LONG: usize = if cfg!(miri) { 80 } else { 3000 };
 
 fn dtypes() -> impl Strategy<Value = DataType> {
     proptest::sample::select(DataType::ALL.to_vec())
@@ -67,7 +70,7 @@ fn hints() -> impl Strategy<Value = Hints> {
 #[test]
 fn every_combination_on_every_level() {
     for dtype in DataType::ALL {
-        for ranks in if cfg!(miri) { 1..=3 } else { 1..=17 } {
+        for ranks in if cfg!(miri) { 2..=2 } else { 1..=17 } {
             // More than a cache line, and not a whole number of registers.
             let sources = contributions(dtype, ranks, 150 / dtype.size() + 1, 7);
             for reduction in Reduction::ALL {
@@ -86,7 +89,7 @@ fn every_combination_on_every_level() {
 #[test]
 fn every_length_on_every_level() {
     for dtype in [DataType::Int8, DataType::Float16, DataType::Float32, DataType::Float64] {
-        for elements in (0..=200 / dtype.size()).step_by(if cfg!(miri) { 7 } else { 1 }) {
+        for elements in (0..=200 / dtype.size()).step_by(if cfg!(miri) { 29 } else { 1 }) {
             let sources = contributions(dtype, 3, elements, 11);
             let expected = oracle::fold(dtype, Reduction::Sum, &sources);
             for level in levels() {
@@ -106,7 +109,7 @@ proptest! {
     fn fold_is_the_canonical_tree(
         (dtype, reduction) in (dtypes(), reductions()),
         ranks in 1usize..=17,
-        elements in prop_oneof![0usize..300, 300usize..3000],
+        elements in prop_oneof![0..SHORT, SHORT..LONG],
         own in 0usize..=17,
         (in_place, also) in any::<(bool, bool)>(),
         hints in hints(),
@@ -133,8 +136,8 @@ proptest! {
     #[test]
     fn fold_and_stage_is_fold_and_copy(
         (dtype, reduction) in (dtypes(), reductions()),
-        elements in prop_oneof![0usize..300, 300usize..3000],
-        (gap, staged) in (0usize..5, prop_oneof![Just(None), (0usize..3000).prop_map(Some)]),
+        elements in prop_oneof![0..SHORT, SHORT..LONG],
+        (gap, staged) in (0usize..5, prop_oneof![Just(None), (0..LONG).prop_map(Some)]),
         (own_first, in_place) in any::<(bool, bool)>(),
         hints in hints(),
         misalignments in any::<(u8, u8, u8)>(),
@@ -183,7 +186,7 @@ proptest! {
 
     #[test]
     fn copies_copy(
-        len in prop_oneof![0usize..300, 300usize..5000],
+        len in prop_oneof![0..SHORT, SHORT..5 * LONG / 3],
         hints in hints(),
         misalignments in any::<(u8, u8)>(),
         seed in any::<u64>(),
