@@ -152,7 +152,10 @@ class Warm:
         env = {name: value for name, value in os.environ.items() if name not in OF_A_JOB}
         env.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=env, preexec_fn=_die_with_parent)
+        # Unbuffered, or a second answer would be where `select` does not see it.
+        self._process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, env=env, bufsize=0, preexec_fn=_die_with_parent
+        )
         self._jobs = 0
 
     def fork(self, **request):
@@ -188,7 +191,9 @@ class Forked:
     def __init__(self, warm):
         self._warm = warm
         self.returncode = None
-        assert warm.answer(300), "the process that ranks are forked from does not answer"  # it imports TensorFlow first
+        if not warm.answer(300):  # it imports TensorFlow first
+            warm.end()
+            raise AssertionError("the process that ranks are forked from does not answer")
 
     def poll(self):
         return self._ended(0)

@@ -154,3 +154,56 @@ def test_waiting(ranks):
 
 def test_errors_of_a_call(ranks):
     ranks(3, errors_of_a_call)
+
+
+def waits_in_turns(rank, size):
+    """What one rank waits for before a blocking call another one waits for after it: who waits for one call must hold up no other."""
+    import foldcast
+
+    array = np.full(64, rank + 1, np.float32)
+    total = size * (size + 1) / 2
+    for _ in range(300):
+        named = foldcast.allreduce_async(array, name="named")
+        unnamed = foldcast.allreduce_async(array)
+        if rank == 0:
+            assert unnamed.wait()[0] == total
+            assert foldcast.allreduce(array)[0] == total
+            assert named.wait()[0] == total
+        else:
+            assert named.wait()[0] == total
+            assert unnamed.wait()[0] == total
+            assert foldcast.allreduce(array)[0] == total
+    return True
+
+
+def test_waiting_for_one_call_holds_up_no_other(ranks):
+    assert ranks(2, waits_in_turns, env={"FOLDCAST_TIMEOUT": "60"}).results == [True] * 2
+
+
+def waits_from_threads(rank, size):
+    """Threads wait for calls of their own, while another one makes blocking calls."""
+    import threading
+
+    import foldcast
+
+    wrong = []
+
+    def works(number):
+        group = foldcast.new_group(range(size), f"group of thread {number}")
+        for step in range(200):
+            array = np.full(16, step, np.int64)
+            handles = [group.allreduce_async(array + number, name=f"{number} {part}") for part in range(3)]
+            if number == 0:
+                wrong.extend(step for got in [group.allreduce(array)] if got[0] != step * size)
+            wrong.extend(step for handle in handles if handle.wait()[0] != (step + number) * size)
+
+    threads = [threading.Thread(target=works, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return wrong
+
+
+def test_threads_wait_each_for_its_own_calls(ranks):
+    assert ranks(2, waits_from_threads, env={"FOLDCAST_TIMEOUT": "60"}).results == [[], []]

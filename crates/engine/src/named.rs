@@ -564,7 +564,8 @@ impl NamedLane {
         {
             progress.borrowed = Some(end(own.call));
         }
-        progress.moved |= !self.pending.is_empty();
+        // Their threads must look; who works on a lent one does.
+        progress.moved |= self.pending.values().any(|pending| matches!(pending.kind, Kind::Borrowed));
     }
 }
 

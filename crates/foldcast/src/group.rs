@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::thread::ThreadId;
 
 use engine::{
@@ -107,6 +107,15 @@ impl core::fmt::Debug for GroupShared {
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A completion or an assertion that panicked in another thread must not take the whole group down with it.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The lock, if nobody has it now.
+pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 impl Group {
@@ -243,8 +252,8 @@ impl Group {
     }
 
     /// Makes submitted calls go on, on the calling thread, until `is_over`: the way to wait for one. It is asked again after
-    /// whatever happens, and should look at a flag that the call's completion sets; if that is a
-    /// [light one](CallOptions::light_completion), no other thread has a part in it. `false` if `limit` has passed before, or
+    /// whatever happens, and should look at a flag that the call's completion sets. If that is a
+    /// [light one](CallOptions::light_completion), no switch to another thread is needed. `false` if `limit` has passed before, or
     /// `interrupt`, asked as in a [call](CallOptions::interrupt), wanted it: the calls go on.
     pub fn progress_until(
         &self,

@@ -10,7 +10,7 @@
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
-use std::sync::{Arc, Mutex, MutexGuard, Once, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, Once};
 
 use engine::lanes::{cut_buffers, even};
 use engine::{Call, Cut, Lane, Loan, Poll, UnnamedLane, Work};
@@ -19,7 +19,7 @@ use types::error::Cause;
 use types::transport::{Clock, Geometry};
 use types::{Buffers, CallSite, Error, Result};
 
-use crate::group::{CallOptions, GroupShared, lock};
+use crate::group::{CallOptions, GroupShared, lock, try_lock};
 use crate::join::Joined;
 use crate::wait::{Patience, Pause};
 use crate::world::World;
@@ -98,7 +98,8 @@ impl Post {
 
     /// Lets whoever was hired and still waits go.
     pub(crate) fn dismiss(&self) {
-        *lock(&self.hired) = None;
+        let mut hired = lock(&self.hired);
+        *hired = None;
         self.is_taken.store(false, Ordering::Release);
     }
 }
@@ -308,6 +309,14 @@ impl<'a> Lanes<'a> {
         }
     }
 
+    /// What a thread that panics was at will not end: neither here nor on the other ranks.
+    fn fail_if_panicking(&self) {
+        if std::thread::panicking() {
+            self.group.end(&Cause::Failed { by: self.group.view.rank });
+            self.failed.store(true, Ordering::Release);
+        }
+    }
+
     fn is_over(&self) -> bool {
         self.left.load(Ordering::Acquire) == 0 || self.failed.load(Ordering::Acquire)
     }
@@ -360,6 +369,7 @@ impl<'a> Lanes<'a> {
 
     /// A guest's part: a turn of a lane that nobody is at. Whether there was something to do.
     fn visit(&self) -> bool {
+        let _guest = Guest(self);
         let ground = self.group.ground(self.joined);
         // From the other end than the leader.
         for mut lane in self.own().rev() {
@@ -380,12 +390,8 @@ impl<'a> Lanes<'a> {
     /// The lanes that no helper has taken, for the calling thread.
     fn own(&self) -> impl DoubleEndedIterator<Item = MutexGuard<'_, Lane<'a>>> {
         let free = self.lanes.iter().zip(&self.taken).filter(|(_, taken)| !taken.load(Ordering::Acquire));
-        free.filter_map(|(lane, _)| match lane.try_lock() {
-            Ok(lane) => Some(lane),
-            Err(TryLockError::Poisoned(lane)) => Some(lane.into_inner()),
-            // A helper or a guest has just come.
-            Err(TryLockError::WouldBlock) => None,
-        })
+        // None if a helper or a guest has just come.
+        free.filter_map(|(lane, _)| try_lock(lane))
     }
 
     /// The calling thread's part: all lanes that no helper has taken, until all have ended or one has failed.
@@ -426,11 +432,16 @@ struct News<'l, 'a>(&'l Lanes<'a>);
 
 impl Drop for News<'_, '_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            // What it was at will not end: neither here nor on the other ranks.
-            self.0.group.end(&Cause::Failed { by: self.0.group.view.rank });
-            self.0.failed.store(true, Ordering::Release);
-        }
+        self.0.fail_if_panicking();
         self.0.group.world.ring_own();
+    }
+}
+
+/// A turn of a guest: like [`News`], but nobody waits for its end.
+struct Guest<'l, 'a>(&'l Lanes<'a>);
+
+impl Drop for Guest<'_, '_> {
+    fn drop(&mut self) {
+        self.0.fail_if_panicking();
     }
 }

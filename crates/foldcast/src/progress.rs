@@ -73,6 +73,22 @@ impl Drop for Substitute<'_> {
     }
 }
 
+/// A substitute does something else while this lives.
+struct SteppedOut<'a>(&'a World);
+
+impl SteppedOut<'_> {
+    fn of(world: &World) -> SteppedOut<'_> {
+        Substitute::step_out(world);
+        SteppedOut(world)
+    }
+}
+
+impl Drop for SteppedOut<'_> {
+    fn drop(&mut self) {
+        self.0.progress.substitutes.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
 /// Where the progress thread is while there is nothing for it to do.
 #[derive(Default)]
 struct Rest {
@@ -171,10 +187,8 @@ impl World {
         let _standing_in = Substitute::step_in(self);
         // Whoever is asked may wait for something else meanwhile.
         let ask = || {
-            Substitute::step_out(self);
-            let wanted = interrupt.is_some_and(|interrupt| interrupt());
-            self.progress.substitutes.fetch_add(1, Ordering::SeqCst);
-            wanted
+            let _out = SteppedOut::of(self);
+            interrupt.is_some_and(|interrupt| interrupt())
         };
         let asked: Option<Interrupt<'_>> = if interrupt.is_some() { Some(&ask) } else { None };
         let new_patience = || Patience::new(self, ranks, asked).until(end);
@@ -189,6 +203,10 @@ impl World {
             if self.make_progress(look) {
                 // While a large call goes on and on, the rest is looked after all the same.
                 look = looked.elapsed() >= LOOK_EVERY;
+                if look {
+                    // A completion that waits here must not keep the progress thread from all others.
+                    self.hand_progress_over();
+                }
                 let is_late = || end.is_some_and(|end| Instant::now() >= end);
                 if is_late() || (look && asked.is_some_and(|asked| asked())) {
                     return is_over();
@@ -219,7 +237,7 @@ impl World {
         moved
     }
 
-    /// Takes over ended calls. Completions that only take note run here and now, all others on the progress thread.
+    /// Takes over ended calls. Light completions run here and now, all others on the progress thread.
     pub(crate) fn complete(&self, ended: Vec<(Task, Result<()>)>) {
         let (light, other): (Vec<_>, Vec<_>) = ended.into_iter().partition(|(task, _)| task.call.is_light());
         light.into_iter().for_each(|(task, result)| self.run_completion(task, result));
@@ -249,6 +267,10 @@ impl World {
             let Some((task, result)) = next else { return ran };
             ran = true;
             self.run_completion(task, result);
+            if self.progress.substitutes.load(Ordering::SeqCst) > 0 {
+                // It may be what they wait for.
+                self.ring_own();
+            }
             let turn = PROGRESS_TURN.get();
             if turn != 0 && turn != self.progress.turn.load(Ordering::Acquire) {
                 // That completion waited, and another thread has taken over.

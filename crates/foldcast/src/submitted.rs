@@ -1,4 +1,4 @@
-//! Calls that are handed over, and run by the progress thread.
+//! Calls that are handed over, and run by the progress thread or by one that waits for them.
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -14,7 +14,7 @@ use types::transport::Clock;
 use types::{Buffers, OpKind, Result, Tag};
 
 use crate::config::Timeout;
-use crate::group::{CallOptions, GroupShared, INSIDE, SUBMITTED, lock};
+use crate::group::{CallOptions, GroupShared, INSIDE, SUBMITTED, lock, try_lock};
 use crate::lanes::Post;
 
 impl GroupShared {
@@ -80,12 +80,16 @@ impl GroupShared {
             }
         }
         shared.world.activate(shared);
-        if shared.world.is_shut_down() {
-            // The progress thread may have gone already: end the call here.
-            shared.progress(true);
-            shared.world.run_completions();
-        }
+        shared.end_if_shut_down();
         Ok(())
+    }
+
+    /// Ends what was submitted if the progress thread may have gone already.
+    fn end_if_shut_down(&self) {
+        if self.world.is_shut_down() {
+            self.progress(true);
+            self.world.run_completions();
+        }
     }
 
     /// Queues a call, with those that are to follow it: so many together.
@@ -149,7 +153,10 @@ impl GroupShared {
         let mut paused = false;
         {
             let mut named = lock(&self.named);
-            let mut unnamed = (self.turn.load(Ordering::Acquire) >= SUBMITTED).then(|| lock(&self.unnamed));
+            let are_unnamed = self.turn.load(Ordering::Acquire) >= SUBMITTED;
+            // Whoever has it polls it; or is a blocking call that has begun since, and keeps it for as long as that takes.
+            let mut unnamed = if are_unnamed { try_lock(&self.unnamed) } else { None };
+            let is_known = unnamed.is_some() || !are_unnamed;
             self.empty_inbox(&mut named, &mut unnamed);
             match joined {
                 Some(joined) => {
@@ -165,8 +172,10 @@ impl GroupShared {
                         ended_unnamed = lane.poll(ground, look);
                         paused = lane.has_paused();
                     }
-                    let can_lend = unnamed.as_ref().is_some_and(|lane| lane.can_lend());
-                    self.fill(of_unnamed, can_lend, || unnamed.as_mut()?.lend());
+                    if is_known {
+                        let can_lend = unnamed.as_ref().is_some_and(|lane| lane.can_lend());
+                        self.fill(of_unnamed, can_lend, || unnamed.as_mut()?.lend());
+                    }
                     paused |= progress.paused;
                 }
                 None => {
@@ -217,10 +226,11 @@ impl GroupShared {
         shared.submitted.fetch_add(1, Ordering::AcqRel);
         drop(lane);
         shared.activate();
+        shared.end_if_shut_down();
         Ok(())
     }
 
-    /// Gives the turn on and hands ended calls to the progress thread, which runs their completions with no lock held.
+    /// Gives the turn on and runs the completions of ended calls, with no lock held: light ones here, others on the progress thread.
     pub(crate) fn conclude(&self, moved: bool, mut finished: Finished, unnamed: u32) {
         for (task, result) in &mut finished {
             match task.call.ticket() {
@@ -234,11 +244,12 @@ impl GroupShared {
         if unnamed > 0 {
             self.turn.fetch_sub(unnamed * SUBMITTED, Ordering::Release);
         }
-        if !finished.is_empty() {
+        let have_ended = !finished.is_empty();
+        if have_ended {
             self.submitted.fetch_sub(finished.len(), Ordering::AcqRel);
             self.world.complete(finished);
         }
-        if moved {
+        if moved || have_ended {
             self.world.ring_own();
         }
     }
