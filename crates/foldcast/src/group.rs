@@ -23,7 +23,7 @@ use crate::wait::Interrupt;
 use crate::world::World;
 
 /// What a call can be given beside its data.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub struct CallOptions<'a> {
     /// Matches the call by name instead of by number: the ranks may then submit their calls in different orders. Uses of a
     /// name are counted for the life of the group: let names recur, with no step number in them.
@@ -40,6 +40,24 @@ pub struct CallOptions<'a> {
     /// For a submitted call: whether its completion only takes note of the end, waits for nothing and submits nothing. Such a
     /// one may run on any thread of the process that makes calls go on, at once.
     pub light_completion: bool,
+}
+
+impl CallOptions<'_> {
+    /// An unnamed call, with the group's timeout.
+    pub const DEFAULT: CallOptions<'static> = CallOptions {
+        name: None,
+        timeout: Timeout::Default,
+        interrupt: None,
+        agreed: 0,
+        claims: None,
+        light_completion: false,
+    };
+}
+
+impl Default for CallOptions<'_> {
+    fn default() -> Self {
+        CallOptions::DEFAULT
+    }
 }
 
 impl core::fmt::Debug for CallOptions<'_> {

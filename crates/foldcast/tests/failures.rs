@@ -10,14 +10,7 @@ use std::time::{Duration, Instant};
 use foldcast::{CallOptions, Cause, Communicator, DataType, Ending, Error, OwnedBuffers, Rank, Reduction, Result};
 use support::{Owned, WATCHDOG, all_well, named, ranks, submit, sum, wait, within};
 
-const DEFAULT: CallOptions<'static> = CallOptions {
-    name: None,
-    timeout: foldcast::Timeout::Default,
-    interrupt: None,
-    agreed: 0,
-    claims: None,
-    light_completion: false,
-};
+const DEFAULT: CallOptions<'static> = CallOptions::DEFAULT;
 
 fn everybody(communicator: &Communicator) -> Vec<Rank> {
     (0..communicator.size()).map(Rank::from_index).collect()

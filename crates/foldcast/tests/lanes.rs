@@ -7,45 +7,18 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use foldcast::{Buffers, CallOptions, Communicator, DataType, Error, Group, Rank, Reduction, Result};
-use support::{WATCHDOG, all_well, named, number, ranks_with, submit, sum, total, wait, within};
+use support::{WATCHDOG, all_well, named, noise, number, submit, sum, threads, total, wait, within};
 
-const DEFAULT: CallOptions<'static> = CallOptions {
-    name: None,
-    timeout: foldcast::Timeout::Default,
-    interrupt: None,
-    agreed: 0,
-    claims: None,
-    light_completion: false,
-};
+const DEFAULT: CallOptions<'static> = CallOptions::DEFAULT;
 
 /// Elements of a float32 call of two lanes and of more, not whole numbers of lines.
 const COUNTS: [usize; 4] = [(1 << 18) + 1, (1 << 18) + 12_345, 1 << 19, 3_000_003];
-
-/// Starts a rank for each of these numbers of threads.
-fn threads(test: &str, threads: &[&str], body: fn(&Communicator)) -> Vec<ExitStatus> {
-    let variables: Vec<_> = threads.iter().map(|threads| [("FOLDCAST_THREADS", *threads)]).collect();
-    ranks_with(test, &variables, body)
-}
 
 /// The helpers that this process has.
 fn helpers() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").expect("Linux").flatten();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
     names.filter(|name| name.starts_with("foldcast-lane-")).count()
-}
-
-/// Bytes that no dtype is spared by: among floats there are NaNs, infinities and subnormals.
-fn noise(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        bytes.extend(state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
 }
 
 /// The result of calls that are too small to be cut, one for each piece of the input.

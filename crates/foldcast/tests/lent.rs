@@ -7,40 +7,13 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use foldcast::{Buffers, CallOptions, Communicator, DataType, Error, Group, OwnedBuffers, Rank, Reduction, Result};
-use support::{Received, WATCHDOG, all_well, named, number, ranks_with, submit, sum, wait, within};
+use support::{Received, WATCHDOG, all_well, named, noise, number, submit, sum, threads, wait, within};
 
-const DEFAULT: CallOptions<'static> = CallOptions {
-    name: None,
-    timeout: foldcast::Timeout::Default,
-    interrupt: None,
-    agreed: 0,
-    claims: None,
-    light_completion: false,
-};
+const DEFAULT: CallOptions<'static> = CallOptions::DEFAULT;
 
 /// Elements of a float32 call that is cut, and of one that takes a while.
 const LARGE: usize = (1 << 18) + 12_345;
 const LONG: usize = 3_000_003;
-
-/// Starts a rank for each of these numbers of threads.
-fn threads(test: &str, threads: &[&str], body: fn(&Communicator)) -> Vec<ExitStatus> {
-    let variables: Vec<_> = threads.iter().map(|threads| [("FOLDCAST_THREADS", *threads)]).collect();
-    ranks_with(test, &variables, body)
-}
-
-/// Bytes that no dtype is spared by: among floats there are NaNs, infinities and subnormals.
-fn noise(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        bytes.extend(state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
-}
 
 /// Buffers that note on which threads they are asked for.
 struct Noted {

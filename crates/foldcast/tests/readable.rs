@@ -10,14 +10,7 @@ use foldcast::{
 };
 use support::{all_well, ranks, ranks_with, within};
 
-const DEFAULT: CallOptions<'static> = CallOptions {
-    name: None,
-    timeout: foldcast::Timeout::Default,
-    interrupt: None,
-    agreed: 0,
-    claims: None,
-    light_completion: false,
-};
+const DEFAULT: CallOptions<'static> = CallOptions::DEFAULT;
 
 /// The least that goes this way, and sizes that cut chunks and pieces anywhere: in bytes, whole elements of every type.
 const SIZES: [usize; 3] = [512 << 10, (1 << 20) + 8, 3_000_008];

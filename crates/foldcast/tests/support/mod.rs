@@ -98,6 +98,26 @@ pub(crate) fn submit(group: &Group, input: Vec<f32>, options: &CallOptions<'_>) 
     Ok(receiver)
 }
 
+/// Bytes that no dtype is spared by: among floats there are NaNs, infinities and subnormals.
+pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        bytes.extend(state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// Starts a rank for each of these numbers of threads.
+pub(crate) fn threads(test: &str, threads: &[&str], body: fn(&Communicator)) -> Vec<ExitStatus> {
+    let variables: Vec<_> = threads.iter().map(|threads| [("FOLDCAST_THREADS", *threads)]).collect();
+    ranks_with(test, &variables, body)
+}
+
 pub(crate) fn wait(receiver: &Received) -> Result<Vec<f32>> {
     receiver.recv_timeout(WATCHDOG).expect("the call ends")
 }
