@@ -12,24 +12,25 @@ use std::sync::Arc;
 
 use types::error::Cause;
 use types::transport::{Channel, Peers};
-use types::{Buffers, CallSite, Error, Result, Tag, Ticket};
+use types::{Buffers, Error, Result, Ticket};
 
 use crate::call::{Call, Preparer, Task, Terms};
 use crate::claims::{Claims, Contradiction, Doubt};
 use crate::execution::ChannelState;
 use crate::lanes::{Loan, Others, Running};
-use crate::late::{LONG, Late, MOST_MEMBERS};
+use crate::late::Late;
 use crate::life::Life;
 use crate::names::Names;
-use crate::trouble::{View, Waits, Watch, fail, find_trouble, warn};
+use crate::trouble::{View, Watch, find_trouble};
 use crate::unnamed::Finished;
 use crate::{Ground, SharedWindows};
 
+mod looks;
+
+use looks::{look_at, note_arrivals, site, unordered};
+
 /// Small calls that may run before a large one goes on.
 const SMALL_IN_A_ROW: usize = 16;
-
-/// What a rank that has not submitted a named call is waited for.
-const SUBMIT: &str = "submit a call of that name";
 
 /// The named calls of one group.
 #[derive(Debug)]
@@ -567,57 +568,4 @@ impl NamedLane {
         // Their threads must look; who works on a lent one does.
         progress.moved |= self.pending.values().any(|pending| matches!(pending.kind, Kind::Borrowed));
     }
-}
-
-fn site(view: &View, call: &Call) -> CallSite {
-    let fingerprint = call.fingerprint();
-    view.site(fingerprint.kind.name(), Some(Tag::Named(Arc::clone(&fingerprint.name))))
-}
-
-fn look_at<W: SharedWindows, P: Peers>(
-    ground: Ground<'_, W, P>,
-    identity: u128,
-    call: &mut Call,
-    watch: &mut Watch,
-    now: Duration,
-) -> Option<Error> {
-    let elapsed = call.elapsed(now);
-    let waits = unordered(ground, identity);
-    if !waits.missing.is_empty() {
-        ground.windows.note_waiting(Channel::Named, call.ticket, &waits.missing);
-    }
-    let Some(trouble) = find_trouble(ground, &waits, call, elapsed) else {
-        if watch.warning_due(elapsed, call.limits.first_warning) {
-            warn(&site(ground.view, call), ground.view, &waits.missing, SUBMIT, elapsed);
-        }
-        return None;
-    };
-    let trouble = watch.settled(trouble, elapsed)?;
-    let site = site(ground.view, call);
-    Some(fail(ground, call, trouble, site, SUBMIT))
-}
-
-/// After a long wait for the order: notes who submitted late.
-#[cold]
-fn note_arrivals<W: SharedWindows, P: Peers>(
-    ground: Ground<'_, W, P>,
-    late: &mut Late,
-    number: u64,
-    ticket: Option<Ticket>,
-    since: Duration,
-) {
-    let now = ground.clock.now();
-    let members = ground.view.ranks.len();
-    if now.saturating_sub(since) < LONG || members > MOST_MEMBERS {
-        return;
-    }
-    let arrival = |owner| ground.windows.arrival(Channel::Named, owner, number, ticket);
-    let arrivals: Vec<_> = (0..members).map(arrival).collect();
-    late.note(ground.view, number, &arrivals, now);
-}
-
-/// Whom a call waits for that is not in the order yet. It needs every member: to run it, each must come.
-fn unordered<W: SharedWindows, P: Peers>(ground: Ground<'_, W, P>, identity: u128) -> Waits {
-    let missing = Names::missing(ground.windows, identity);
-    Waits { channel: Channel::Named, missing, needed: ground.others().collect() }
 }

@@ -140,7 +140,7 @@ impl World {
     /// Starts the progress thread if there is none yet.
     ///
     /// # Errors
-    /// [`Error::Resource`] if there is no thread to be had.
+    /// [`Error::Resource`](types::Error::Resource) if there is no thread to be had.
     pub(crate) fn ensure_progress_thread(self: &Arc<World>) -> Result<()> {
         let mut started = lock(&self.progress.started);
         if !*started {
