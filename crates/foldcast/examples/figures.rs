@@ -16,7 +16,8 @@
 
 use std::collections::VecDeque;
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use foldcast::{
@@ -76,44 +77,55 @@ fn owned() -> Box<dyn OwnedBuffers> {
     Box::new(Owned { input: [1.0, 2.0], output: [0.0; 2] })
 }
 
-/// Submits and waits as a program does that has nothing else to do: with so many calls in flight, the thread sleeps until the
-/// completion of the oldest has run.
+/// Submits and waits as a program does that has nothing else to do: with so many calls in flight, the thread makes
+/// them go on until the oldest has ended.
 fn async_batch(group: &Group, in_flight: usize) -> Result<f64> {
     let mut idle: Vec<_> = (0..in_flight).map(|_| owned()).collect();
     let mut flying = VecDeque::new();
     batch(group, CALLS, || {
         let buffers = match idle.pop() {
             Some(buffers) => buffers,
-            None => wait(&mut flying)?,
+            None => wait(group, &mut flying)?,
         };
         flying.push_back(submit(group, buffers)?);
         if in_flight == 1 {
-            idle.push(wait(&mut flying)?);
+            idle.push(wait(group, &mut flying)?);
         }
         Ok(())
     })
     .and_then(|time| {
         while !flying.is_empty() {
-            wait(&mut flying)?;
+            wait(group, &mut flying)?;
         }
         Ok(time)
     })
 }
 
-type Ends = Receiver<Result<Box<dyn OwnedBuffers>>>;
+/// Where a completion leaves how its call ended.
+type End = Arc<OnceLock<Result<()>>>;
 
-fn submit(group: &Group, buffers: Box<dyn OwnedBuffers>) -> Result<Ends> {
-    let (sender, receiver) = channel();
+/// Where it leaves the buffers.
+type Returned = Arc<Mutex<Option<Box<dyn OwnedBuffers>>>>;
+
+fn submit(group: &Group, buffers: Box<dyn OwnedBuffers>) -> Result<(End, Returned)> {
+    let (end, returned) = (End::default(), Returned::default());
+    let (tell, place) = (Arc::clone(&end), Arc::clone(&returned));
     let done = Box::new(move |result: Result<()>, buffers| {
-        let _ = sender.send(result.map(|()| buffers));
+        *place.lock().expect("nobody panics with it") = Some(buffers);
+        let _ = tell.set(result);
     });
-    group.all_reduce_async(DataType::Float32, Reduction::Sum, buffers, &CallOptions::default(), done)?;
-    Ok(receiver)
+    let options = CallOptions { light_completion: true, ..CallOptions::DEFAULT };
+    group.all_reduce_async(DataType::Float32, Reduction::Sum, buffers, &options, done)?;
+    Ok((end, returned))
 }
 
 /// Waits for the oldest; gives its buffers back.
-fn wait(flying: &mut VecDeque<Ends>) -> Result<Box<dyn OwnedBuffers>> {
-    flying.pop_front().expect("one is in flight").recv().expect("each call ends")
+fn wait(group: &Group, flying: &mut VecDeque<(End, Returned)>) -> Result<Box<dyn OwnedBuffers>> {
+    let (end, returned) = flying.pop_front().expect("one is in flight");
+    group.progress_until(&|| end.get().is_some(), None, None);
+    end.get().expect("it was waited for").clone()?;
+    let buffers = returned.lock().expect("nobody panics with it").take();
+    Ok(buffers.expect("they are there before the end is told"))
 }
 
 /// Each call is submitted by the completion of the one before; the thread waits for the last.
