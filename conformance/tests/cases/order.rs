@@ -1,5 +1,6 @@
 //! Threads and groups at once.
 
+use std::sync::Barrier;
 use std::thread;
 
 use foldcast::{CallOptions, Error, Rank};
@@ -60,11 +61,14 @@ fn nccl_195_two_groups_in_opposite_order() {
         let all: Vec<Rank> = (0..communicator.size()).map(Rank::from_index).collect();
         let groups = ["first", "second"].map(|name| communicator.new_group(&all, Some(name)).unwrap());
         let want = f32::from(u16::try_from(all.len()).unwrap());
+        // In each round the threads wait for each other: one that ran ahead to its end would leave the other ones, of all ranks,
+        // waiting in different groups.
+        let round = Barrier::new(2);
         let rounds = |order: [usize; 2]| {
             for _ in 0..1000 / 4 {
-                for group in order.map(|at| &groups[at]) {
-                    assert_eq!(sum(group, &[1.0; 20], &named("both")), Ok(vec![want; 20]));
-                }
+                let sums = order.map(|at| sum(&groups[at], &[1.0; 20], &named("both")));
+                round.wait();
+                assert_eq!(sums, [Ok(vec![want; 20]), Ok(vec![want; 20])]);
             }
         };
         // Two threads, one after the other way round; the ranks begin with different ones.
