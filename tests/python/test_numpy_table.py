@@ -42,6 +42,10 @@ class ListCall(ctypes.Structure):
         ("reduction", ctypes.c_uint32),
         ("names", ctypes.c_char_p),
         ("names_len", ctypes.c_size_t),
+        ("alone", ctypes.c_char_p),
+        ("alone_len", ctypes.c_size_t),
+        ("suffix", ctypes.c_char_p),
+        ("suffix_len", ctypes.c_size_t),
         ("members", ctypes.POINTER(Member)),
         ("count", ctypes.c_size_t),
     )
@@ -103,7 +107,7 @@ class Submitted(Ended):
 class SubmittedList(Ended):
     """One call of a list, through the table: names and lengths; every other one in place."""
 
-    def __init__(self, named, tag=b"set", fill=1, group=b"hccl_world_group"):
+    def __init__(self, named, tag=b"set", fill=1, group=b"hccl_world_group", alone=b""):
         super().__init__()
         self.arrays = [np.full(length, fill + at, np.float32) for at, length in enumerate(named.values())]
         self.outs = [array if at % 2 else np.zeros_like(array) for at, array in enumerate(self.arrays)]
@@ -111,7 +115,7 @@ class SubmittedList(Ended):
         pairs = [(array.ctypes.data, out.ctypes.data, array.nbytes) for array, out in zip(self.arrays, self.outs)]
         members = (Member * len(pairs))(*pairs)
         common = (group, len(group), tag, len(tag), 1234, self.done)
-        call = ListCall(*common, FLOAT32, SUM, names, len(names), members, len(pairs))
+        call = ListCall(*common, FLOAT32, SUM, names, len(names), alone, len(alone), b"", 0, members, len(pairs))
         # Strings and members are read before this returns.
         the_table().submit_list(ctypes.byref(call))
 
@@ -209,14 +213,27 @@ def test_lists_through_the_table(ranks):
         ranks(size, lists_through_the_table)
 
 
+def differs_from_a_list(rank):
+    """Rank 0 has a list, the others a call by its tag that is none of the table's: so they have no names to tell."""
+    import foldcast
+
+    if rank == 0:
+        call = SubmittedList({"a": 4})
+        assert call.wait() == MISMATCH
+        return call.message
+    try:
+        foldcast.allreduce(np.ones(4, np.float32), name="set")
+    except foldcast.MismatchError as error:
+        return str(error)
+    raise AssertionError("no mismatch")
+
+
 def names_that_never_come(rank, size):
     import foldcast
 
     foldcast.init()
-    # The others' call is no list, so they have no names to tell.
-    call = SubmittedList({"a": 4}) if rank == 0 else Submitted(np.ones(4, np.float32), b"set")
-    assert call.wait() == MISMATCH
-    assert rank > 0 or "did not answer within 5 s" in call.message, call.message
+    message = differs_from_a_list(rank)
+    assert rank > 0 or "did not answer within 5 s" in message, message
     foldcast.barrier()
     assert foldcast.allreduce(np.ones(1, np.float32), name="later").tolist() == [size]
 
@@ -231,11 +248,31 @@ def names_of_the_dead(rank, size):
     import foldcast
 
     foldcast.init()
-    call = SubmittedList({"a": 4}) if rank == 0 else Submitted(np.ones(4, np.float32), b"set")
-    assert call.wait() == MISMATCH
+    message = differs_from_a_list(rank)
     if rank == 1:
         os._exit(0)
-    assert "rank 1" in call.message and "could not be compared" in call.message, call.message
+    assert "rank 1" in message and "could not be compared" in message, message
+
+
+def alone_through_the_table(rank, size):
+    """A list on rank 0, what stands for it alone on the others: at the same tag, and at one that the list claims."""
+    import foldcast
+
+    foldcast.init()
+    for tag, claims in ((b"set", b""), (b"alone", b"alone\nother")):
+        if rank == 0:
+            call = SubmittedList({"a": 4}, alone=claims)
+        else:
+            call = Submitted(np.ones(4, np.float32), tag)
+        assert call.wait() == MISMATCH, call.message
+        assert "disagree in fused set" in call.message and f"'{tag.decode()}' alone" in call.message, call.message
+        agree(size)
+    foldcast.barrier()
+
+
+def test_lists_and_what_stands_for_them_alone(ranks):
+    for size in (2, 3):
+        ranks(size, alone_through_the_table)
 
 
 def test_a_rank_that_dies_instead_of_telling_its_names(ranks):
