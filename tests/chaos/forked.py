@@ -77,11 +77,11 @@ class TensorFlow:
         import tensorflow as tf
 
         assert foldcast.tensorflow.library_path()
-        cls.errors = (tf.errors.FailedPreconditionError,)
+        cls.errors = (tf.errors.AbortedError, tf.errors.FailedPreconditionError)
 
     @staticmethod
     def kind(error):
-        # TensorFlow has one class for both.
+        # A class of TensorFlow may stand for either.
         return "GroupAbortedError" if "the group's epoch is over" in str(error) else "RankDiedError"
 
 
