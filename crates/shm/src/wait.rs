@@ -22,6 +22,8 @@ const CLOCK_EVERY: u32 = 64;
 const SPIN: Duration = Duration::from_micros(40);
 /// How often to offer the processor to others before sleeping.
 const YIELDS: u32 = 100;
+/// How often after spinning in vain: nobody who is awaited was here, and each costs half a microsecond.
+const YIELDS_AFTER_SPINNING: u32 = 40;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -117,6 +119,7 @@ impl<'a> Waiter<'a> {
             }
             Some(since) if on_time && since.elapsed() >= SPIN => {
                 self.stage = Stage::Yield;
+                self.yields = self.yields.max(YIELDS - YIELDS_AFTER_SPINNING);
                 return false;
             }
             Some(_) if !on_time && !self.world.is_crowded() => return true,
