@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use foldcast::{Buffers, CallOptions, Communicator, DataType, Error, Group, Rank, Reduction, Result};
-use support::{WATCHDOG, all_well, named, noise, number, submit, sum, threads, total, wait, within};
+use support::{WATCHDOG, all_well, in_small_calls, named, noise, number, submit, sum, threads, total, wait, within};
 
 const DEFAULT: CallOptions<'static> = CallOptions::DEFAULT;
 
@@ -19,16 +19,6 @@ fn helpers() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").expect("Linux").flatten();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
     names.filter(|name| name.starts_with("foldcast-lane-")).count()
-}
-
-/// The result of calls that are too small to be cut, one for each piece of the input.
-fn in_small_calls(group: &Group, dtype: DataType, reduction: Reduction, input: &[u8]) -> Vec<u8> {
-    let mut output = vec![0; input.len()];
-    for (input, output) in input.chunks(96 << 10).zip(output.chunks_mut(96 << 10)) {
-        let buffers = Buffers::Separate { input, output };
-        group.all_reduce(dtype, reduction, buffers, &DEFAULT).expect("a small call");
-    }
-    output
 }
 
 fn same_bits(communicator: &Communicator) {

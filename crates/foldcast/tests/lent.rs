@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use foldcast::{Buffers, CallOptions, Communicator, DataType, Error, Group, OwnedBuffers, Rank, Reduction, Result};
-use support::{Received, WATCHDOG, all_well, named, noise, number, submit, sum, threads, wait, within};
+use support::{Received, WATCHDOG, all_well, in_small_calls, named, noise, number, submit, sum, threads, wait, within};
 
 const DEFAULT: CallOptions<'static> = CallOptions::DEFAULT;
 
@@ -49,16 +49,6 @@ fn submitted(
     };
     submit(Box::new(buffers), Box::new(done)).expect("submitted");
     receiver.recv_timeout(WATCHDOG).expect("the call ends").expect("a good call")
-}
-
-/// The result of calls that are too small to be cut, one for each piece of the input.
-fn in_small_calls(group: &Group, dtype: DataType, reduction: Reduction, input: &[u8]) -> Vec<u8> {
-    let mut output = vec![0; input.len()];
-    for (input, output) in input.chunks(96 << 10).zip(output.chunks_mut(96 << 10)) {
-        let buffers = Buffers::Separate { input, output };
-        group.all_reduce(dtype, reduction, buffers, &DEFAULT).expect("a small call");
-    }
-    output
 }
 
 fn reduced_in_every_way(communicator: &Communicator) {

@@ -118,6 +118,16 @@ pub(crate) fn threads(test: &str, threads: &[&str], body: fn(&Communicator)) -> 
     ranks_with(test, &variables, body)
 }
 
+/// The result of calls that are too small to be cut, one for each piece of the input.
+pub(crate) fn in_small_calls(group: &Group, dtype: DataType, reduction: Reduction, input: &[u8]) -> Vec<u8> {
+    let mut output = vec![0; input.len()];
+    for (input, output) in input.chunks(96 << 10).zip(output.chunks_mut(96 << 10)) {
+        let buffers = Buffers::Separate { input, output };
+        group.all_reduce(dtype, reduction, buffers, &CallOptions::DEFAULT).expect("a small call");
+    }
+    output
+}
+
 pub(crate) fn wait(receiver: &Received) -> Result<Vec<f32>> {
     receiver.recv_timeout(WATCHDOG).expect("the call ends")
 }
