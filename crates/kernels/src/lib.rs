@@ -15,6 +15,7 @@
 //! is used is decided once, when the program runs: see [`dispatch()`].
 
 mod arch;
+mod cache;
 mod copy;
 mod dispatch;
 mod environment;
@@ -23,6 +24,7 @@ mod generic;
 mod run;
 mod shared;
 
+pub use cache::last_level_cache;
 pub use copy::{copy_in, copy_out, copy_out_with, finish_streaming, take};
 pub use dispatch::{Level, LevelError, dispatch, force};
 pub use fold::{Fold, Hints, Source};
