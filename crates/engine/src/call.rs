@@ -390,6 +390,30 @@ impl Preparer {
             Some(last) if last.work == *work => Arc::clone(last),
             _ => self.prepare(work),
         };
+        Preparer::call_of(prepared, limits)
+    }
+
+    /// The same for a call that is [given back](Self::give_back) at its end: the next one like it is made without counting
+    /// how many have the plan, which would be two locked instructions.
+    #[inline]
+    pub fn lend(&mut self, work: &Work, limits: Limits) -> Call {
+        let prepared = match self.last.take() {
+            Some(last) if last.work == *work => last,
+            _ => self.prepare(work),
+        };
+        Preparer::call_of(prepared, limits)
+    }
+
+    /// Takes a call back that was [lent](Self::lend).
+    #[inline]
+    pub fn give_back(&mut self, call: Call) {
+        if call.is_by(&self.terms) && call.prepared.fingerprint.settings == self.settings {
+            self.last = Some(call.prepared);
+        }
+    }
+
+    #[inline]
+    const fn call_of(prepared: Arc<Prepared>, limits: Limits) -> Call {
         Call { prepared, named: None, limits, started: None, ticket: None, claims: None, is_light: false }
     }
 

@@ -80,7 +80,7 @@ impl GroupShared {
             }
         };
         lane.agree(&joined.terms);
-        let mut call = lane.preparer.call(work, limits).begun(begun);
+        let mut call = lane.preparer.lend(work, limits).begun(begun);
         let ground = self.ground(joined);
         if !ground.is_live() {
             let tag = Tag::Unnamed(lane.state.calls() + 1);
@@ -101,6 +101,7 @@ impl GroupShared {
             Ok(()) if work.bytes() < TIMED_BYTES && !execution.has_looked() => journal.done(number),
             result => journal.ended(number, Outcome::of(result)),
         }
+        lane.preparer.give_back(call);
         result
     }
 

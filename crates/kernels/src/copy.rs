@@ -1,13 +1,25 @@
 use crate::dispatch;
 use crate::fold::Hints;
+use crate::partial;
 use crate::shared::{ForeignBytes, SharedBytes};
+
+/// Up to so many bytes are copied at once: to call a kernel would take longer.
+const FEW: usize = 16;
 
 /// Copies this rank's bytes into shared memory.
 ///
 /// # Panics
 /// If the lengths differ.
+#[inline]
 pub fn copy_in(to: SharedBytes<'_>, from: &[u8]) {
     assert!(to.len() == from.len(), "{} bytes to copy into {} shared bytes", from.len(), to.len());
+    if from.len() <= FEW {
+        // SAFETY: the source has this length.
+        let few = unsafe { partial::read(from.as_ptr(), from.len()) };
+        // SAFETY: so has the destination.
+        unsafe { partial::write(few, to.as_ptr(), from.len()) }
+        return;
+    }
     // SAFETY: both have this length; they do not overlap, because no reference to shared memory exists.
     unsafe { (dispatch::table().copy)(to.as_ptr(), from.as_ptr(), from.len(), Hints::default()) }
 }

@@ -97,7 +97,10 @@ impl Fold {
         if let Some(also) = also {
             assert!(also.len() == memory.len, "a second output of {} bytes for a span of {}", also.len(), memory.len);
         }
-        if sources.len() <= FEW {
+        if let [_, _] = sources {
+            // The small folds that are in a hurry have two, and their loops are gone once the number is known.
+            self.fold_from(&memory, sources, &mut [ptr::null(); 2], also, hints);
+        } else if sources.len() <= FEW {
             let mut few = [ptr::null(); FEW];
             self.fold_from(&memory, sources, &mut few[..sources.len()], also, hints);
         } else {

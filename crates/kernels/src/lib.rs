@@ -21,6 +21,7 @@ mod dispatch;
 mod environment;
 mod fold;
 mod generic;
+mod partial;
 mod run;
 mod shared;
 

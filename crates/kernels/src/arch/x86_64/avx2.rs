@@ -3,12 +3,13 @@
 
 use core::arch::x86_64::*;
 
-use super::{lanes, partial};
+use super::lanes;
 use crate::arch::entry::entry_points;
 use crate::dispatch::{Kernel, Level, Table};
 use crate::fold::Hints;
 use crate::generic::fold::{Fixed, Many, Tree};
 use crate::generic::{self, FoldJob, Lanes, Max, Min, Operation, PairJob, Prod, Register, Sum};
+use crate::partial;
 
 impl Register for __m256i {
     const BYTES: usize = 32;

@@ -32,21 +32,75 @@ impl Register for __m512i {
 
     #[inline(always)]
     unsafe fn load_partial(from: *const u8, len: usize) -> __m512i {
-        // SAFETY: the instruction touches the bytes in the mask only, and those the caller promises.
-        unsafe { _mm512_maskz_loadu_epi8(first(len), from.cast()) }
+        // SAFETY: the caller promises the instruction set and these bytes.
+        unsafe { load_first(from, len) }
     }
 
     #[inline(always)]
     unsafe fn store_partial(self, to: *mut u8, len: usize) {
-        // SAFETY: the instruction touches the bytes in the mask only, and those the caller promises.
-        unsafe { _mm512_mask_storeu_epi8(to.cast(), first(len), self) }
+        // SAFETY: the caller promises the instruction set and these bytes.
+        unsafe { store_first(self, to, len) }
     }
 }
 
-/// The mask of the first `len` bytes, at least one and at most 64.
+/// Of 16 bytes those before `len`, at least one and at most 16. Of twice or four times as many [`first_of_64`].
 #[inline(always)]
-const fn first(len: usize) -> __mmask64 {
+const fn first_of_16(len: usize) -> __mmask16 {
+    !0 >> (16 - len)
+}
+
+#[inline(always)]
+const fn first_of_32(len: usize) -> __mmask32 {
+    !0 >> (32 - len)
+}
+
+#[inline(always)]
+const fn first_of_64(len: usize) -> __mmask64 {
     !0 >> (64 - len)
+}
+
+/// The first `len` bytes, at least one and at most 64, the others zeros. No wider than need be: what crosses the end of a cache
+/// line takes the next one too, though the mask hides its bytes, and for the few bytes behind a header that is a line
+/// of another core.
+///
+/// # Safety
+/// They are valid for reads.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn load_first(from: *const u8, len: usize) -> __m512i {
+    if len <= 16 {
+        // SAFETY: the instruction touches the bytes in the mask only, and those the caller promises.
+        let low = unsafe { _mm_maskz_loadu_epi8(first_of_16(len), from.cast()) };
+        _mm512_zextsi128_si512(low)
+    } else if len <= 32 {
+        // SAFETY: the same.
+        let low = unsafe { _mm256_maskz_loadu_epi8(first_of_32(len), from.cast()) };
+        _mm512_zextsi256_si512(low)
+    } else {
+        // SAFETY: the same.
+        unsafe { _mm512_maskz_loadu_epi8(first_of_64(len), from.cast()) }
+    }
+}
+
+/// Writes the first `len` bytes, at least one and at most 64; no wider than need be either.
+///
+/// # Safety
+/// They are valid for writes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn store_first(value: __m512i, to: *mut u8, len: usize) {
+    if len <= 16 {
+        let low = _mm512_castsi512_si128(value);
+        // SAFETY: the instruction touches the bytes in the mask only, and those the caller promises.
+        unsafe { _mm_mask_storeu_epi8(to.cast(), first_of_16(len), low) }
+    } else if len <= 32 {
+        let low = _mm512_castsi512_si256(value);
+        // SAFETY: the same.
+        unsafe { _mm256_mask_storeu_epi8(to.cast(), first_of_32(len), low) }
+    } else {
+        // SAFETY: the same.
+        unsafe { _mm512_mask_storeu_epi8(to.cast(), first_of_64(len), value) }
+    }
 }
 
 #[inline]

@@ -8,7 +8,6 @@
 mod avx2;
 mod avx512;
 mod avx512_half;
-mod partial;
 
 pub(crate) use avx2::AVX2;
 pub(crate) use avx512::AVX512;

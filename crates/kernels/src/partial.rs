@@ -9,7 +9,7 @@
 /// # Safety
 /// The bytes are valid for reads.
 #[inline(always)]
-pub(super) unsafe fn read(from: *const u8, len: usize) -> [u64; 2] {
+pub(crate) unsafe fn read(from: *const u8, len: usize) -> [u64; 2] {
     if len > 8 {
         // SAFETY: the first 8 of more than 8 bytes.
         let low = unsafe { read_8(from, 8) };
@@ -27,7 +27,7 @@ pub(super) unsafe fn read(from: *const u8, len: usize) -> [u64; 2] {
 /// # Safety
 /// The bytes are valid for writes.
 #[inline(always)]
-pub(super) unsafe fn write([low, high]: [u64; 2], to: *mut u8, len: usize) {
+pub(crate) unsafe fn write([low, high]: [u64; 2], to: *mut u8, len: usize) {
     if len > 8 {
         // SAFETY: the first 8 of more than 8 bytes.
         unsafe { write_8(low, to, 8) }
