@@ -151,7 +151,7 @@ pub(crate) fn run<'py>(py: Python<'py>, site: &Site, operands: &Operands<'_, 'py
 pub(crate) fn submit(py: Python<'_>, site: &Site, operands: &Operands<'_, '_>) -> PyResult<Handle> {
     let lists = prepare(py, site, operands)?;
     let shared = Arc::new(Shared::default());
-    let options = CallOptions { agreed: lists.agreed, ..site.options(None) };
+    let options = CallOptions { agreed: lists.agreed, ..site.submitted() };
     let mut buffers = Vec::with_capacity(lists.by_type.len());
     for (dtype, places) in &lists.by_type {
         let held = |at: &usize| -> Box<dyn OwnedBuffers> {
