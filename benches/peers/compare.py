@@ -38,7 +38,7 @@ def arguments():
 
 
 def run(peer, suite, cases, args):
-    """One contestant in one suite: the rows, and the share of the cores that other programs used meanwhile."""
+    """One contestant in one suite: the rows, the share of the cores that other programs used meanwhile, and seconds."""
     text = ",".join(":".join(map(str, case)) for case in cases)
     command = [str(part) for part in peer.command(suite.ranks, text)]
     begun, busy, own = time.monotonic(), machine.busy(), machine.own()
@@ -60,6 +60,10 @@ def run(peer, suite, cases, args):
             machine.kill_descendants()
             output, _ = process.communicate()
             ending = f"more than {RUN_LIMIT_S} s"
+        except BaseException:
+            # Such as Ctrl-C, which sessions of their own do not get.
+            machine.kill_descendants()
+            raise
         seconds = time.monotonic() - begun
         foreign = max(0.0, machine.busy() - busy - (machine.own() - own)) / seconds / machine.CORES
         rows = [match.groups() for match in map(LINE.match, output.splitlines()) if match]
@@ -71,7 +75,7 @@ def run(peer, suite, cases, args):
 
 def records(number, run):
     """The lines of the results for a run that counts."""
-    rows, foreign = run.result
+    rows, foreign, _ = run.result
     peer = run.peer
     for size, dtype, _, us, op, mode, verdict, median, least in rows:
         if verdict != "ok":
@@ -133,8 +137,8 @@ def rounds(args, log):
     members = contestants(args)
 
     def measure(peer, suite):
-        rows, foreign, seconds = run(peer, suite, peers.cases_of(peer, suite), args)
-        return (rows, foreign), seconds
+        result = run(peer, suite, peers.cases_of(peer, suite), args)
+        return result, result[-1]
 
     for number in range(args.rounds or (2 if args.quick else 5)):
         log(limits(number))
@@ -148,10 +152,11 @@ def rounds(args, log):
 
 def told(done):
     """A run in a line."""
-    rows, foreign = done.result
+    rows, foreign, seconds = done.result
     cases = peers.cases_of(done.peer, done.suite)
     trips = " and ".join("?" if ns is None else f"{ns:.0f}" for ns in done.trips)
-    text = f"{done.suite.name} {done.peer.name}: {len(rows)} of {len(cases)} cases, other programs {foreign:.0%}"
+    text = f"{done.suite.name} {done.peer.name}: {len(rows)} of {len(cases)} cases, {seconds:.1f} s"
+    text += f", other programs {foreign:.0%}"
     return f"{text}, cores {trips} ns apart" + ("" if done.last else ", to be repeated")
 
 

@@ -113,11 +113,18 @@ def test_the_heading_says_how_many_times_are_of_another_state_than_foldcasts(mod
 
 @pytest.mark.parametrize(
     "times, expected",
-    [([], True), ([None, 55.0], True), ([55.0, 110.0], True), ([55.0, 111.0], False), ([320.0, 300.0, 55.0], False)],
+    [([], True), ([None, 55.0], True), ([55.0, 85.0], True), ([55.0, 90.0], False), ([320.0, 300.0, 55.0], False)],
 )
 def test_round_trips_of_one_state(modules, times, expected):
     assert modules["states"].alike(times) == expected
     assert modules["states"].alike(times[::-1]) == expected
+
+
+def test_each_state_has_its_median_and_share(modules):
+    summary = modules["states"].summary
+    assert summary([]) == summary([None]) == ""
+    assert summary([310.0, None, 290.0, 300.0]) == "300 ns"
+    assert summary([64.0, 310.0, 28.0, 66.0, 30.0, 65.0, 300.0, 67.0]) == "29 ns (25%) or 66 ns (50%) or 305 ns (25%)"
 
 
 def members(modules, *names):

@@ -15,8 +15,8 @@ use crate::run::cores;
 /// For how long ranks that are not measuring stay away from the cores.
 const MEASURING: Duration = Duration::from_millis(3);
 
-/// Medians that differ by more than this factor are of cores that were moved meanwhile.
-const MOVED: f64 = 2.0;
+/// Medians that differ by more than this factor are of cores that were moved meanwhile: those of one state differ by a fifth.
+const MOVED: f64 = 1.6;
 
 /// The round trip of a cache line between the cores of ranks 0 and 1, in ns, before the cases and after them. `None` where
 /// the two have one core.
