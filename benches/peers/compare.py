@@ -1,6 +1,7 @@
 """Times Foldcast beside other libraries: `make bench-peers`. The README beside this file says how.
 
-Each round runs every contestant once in every suite, the order rotating; ratios are of one round.
+Each round runs every contestant once in every suite, part by part, the order rotating; ratios are of one round. `states.py`
+says when a part runs.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import install
 import machine
 import peers
 import report
+import states
 import suites
 
 LINE = re.compile(r"(\d+) (\w+) (\d+) ([\d.]+) (\w+) (\w+) (ok|WRONG)(?: med=([\d.]+) min=([\d.]+))?")
@@ -36,10 +38,9 @@ def arguments():
 
 
 def run(peer, suite, cases, args):
-    """One contestant in one suite: the rows, and the share of the cores that other programs used meanwhile."""
+    """One contestant in one suite: the rows, the share of the cores that other programs used meanwhile, and seconds."""
     text = ",".join(":".join(map(str, case)) for case in cases)
     command = [str(part) for part in peer.command(suite.ranks, text)]
-    machine.wait_until_quiet()
     begun, busy, own = time.monotonic(), machine.busy(), machine.own()
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
@@ -59,6 +60,10 @@ def run(peer, suite, cases, args):
             machine.kill_descendants()
             output, _ = process.communicate()
             ending = f"more than {RUN_LIMIT_S} s"
+        except BaseException:
+            # Such as Ctrl-C, which sessions of their own do not get.
+            machine.kill_descendants()
+            raise
         seconds = time.monotonic() - begun
         foreign = max(0.0, machine.busy() - busy - (machine.own() - own)) / seconds / machine.CORES
         rows = [match.groups() for match in map(LINE.match, output.splitlines()) if match]
@@ -68,14 +73,17 @@ def run(peer, suite, cases, args):
     return rows, foreign, seconds
 
 
-def records(rows, peer, suite, number, foreign):
+def records(number, run):
+    """The lines of the results for a run that counts."""
+    rows, foreign, _ = run.result
+    peer = run.peer
     for size, dtype, _, us, op, mode, verdict, median, least in rows:
         if verdict != "ok":
             print(f"  *** {peer.name}: {size} {dtype} {op} {mode} is WRONG and left out", file=sys.stderr, flush=True)
             continue
         yield {
             "round": number,
-            "suite": suite.name,
+            "suite": run.suite.name,
             "peer": peer.name,
             "bytes": int(size),
             "dtype": dtype,
@@ -85,6 +93,8 @@ def records(rows, peer, suite, number, foreign):
             "median_us": median and float(median),
             "min_us": least and float(least),
             "foreign": round(foreign, 3),
+            "line_round_trip_ns": run.trips,
+            "tries": run.tries,
         }
 
 
@@ -125,18 +135,29 @@ def rounds(args, log):
     wanted = args.suite.split(",") if args.suite else None
     chosen = [suite for suite in chosen if suite and (wanted is None or suite.name in wanted)]
     members = contestants(args)
+
+    def measure(peer, suite):
+        result = run(peer, suite, peers.cases_of(peer, suite), args)
+        return result, result[-1]
+
     for number in range(args.rounds or (2 if args.quick else 5)):
         log(limits(number))
         turned = members[number % len(members) :] + members[: number % len(members)]
-        for suite in chosen:
-            for peer in turned:
-                cases = peers.cases_of(peer, suite)
-                if not cases:
-                    continue
-                rows, foreign, seconds = run(peer, suite, cases, args)
-                log(records(rows, peer, suite, number, foreign))
-                text = f"round {number + 1} {suite.name} {peer.name}: {len(rows)} of {len(cases)} cases"
-                print(f"{text}, {seconds:.0f} s, other programs {foreign:.0%}", flush=True)
+        parts = [part for suite in chosen for part in states.parts(suite, turned)]
+        for done in states.run_all(parts, measure):
+            if done.last:
+                log(records(number, done))
+            print(f"round {number + 1} {told(done)}", flush=True)
+
+
+def told(done):
+    """A run in a line."""
+    rows, foreign, seconds = done.result
+    cases = peers.cases_of(done.peer, done.suite)
+    trips = " and ".join("?" if ns is None else f"{ns:.0f}" for ns in done.trips)
+    text = f"{done.suite.name} {done.peer.name}: {len(rows)} of {len(cases)} cases, {seconds:.1f} s"
+    text += f", other programs {foreign:.0%}"
+    return f"{text}, cores {trips} ns apart" + ("" if done.last else ", to be repeated")
 
 
 def main():

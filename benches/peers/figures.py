@@ -5,6 +5,7 @@ from collections import defaultdict
 from statistics import median
 
 import peers
+from states import MOST_BYTES, alike
 
 
 class Figures:
@@ -16,6 +17,8 @@ class Figures:
         self.times = defaultdict(lambda: defaultdict(dict))
         self.limits = defaultdict(list)
         self.foreign = []
+        # The same for the round trips before and after, where they are known.
+        self.trips = defaultdict(lambda: defaultdict(dict))
         self.rounds = 0
         with open(results / "raw.jsonl") as file:
             for row in map(json.loads, file):
@@ -26,6 +29,8 @@ class Figures:
                     key = (row["suite"], row["bytes"], row["dtype"], row["mode"])
                     self.times[key][row["peer"]][row["round"]] = row["us"]
                     self.foreign.append(row["foreign"])
+                    if "line_round_trip_ns" in row:
+                        self.trips[key][row["peer"]][row["round"]] = row["line_round_trip_ns"]
 
     def time(self, key, peer):
         """The median over rounds in us; None if it was not measured."""
@@ -62,3 +67,24 @@ class Figures:
         mine, theirs = self.times[key].get(own, {}), self.times[other_key].get(other, {})
         ratios = [us / theirs[number] for number, us in mine.items() if number in theirs]
         return median(ratios) if ratios else None
+
+    def unlike(self):
+        """Of the other libraries' times of small cases: how many were not measured in the state of Foldcast's, and of how many."""
+        found = []
+        for (_, size, _, _), by_peer in self.trips.items():
+            if size > MOST_BYTES or "foldcast" not in by_peer:
+                continue
+            own = by_peer["foldcast"]
+            for name, by_round in by_peer.items():
+                if name != "foldcast":
+                    found += [not alike(own[number] + trips) for number, trips in by_round.items() if number in own]
+        return sum(found), len(found)
+
+    def own_trips(self):
+        """The round trips beside Foldcast's small cases."""
+        rounds = [
+            by_peer["foldcast"]
+            for (_, size, _, _), by_peer in self.trips.items()
+            if size <= MOST_BYTES and "foldcast" in by_peer
+        ]
+        return [ns for by_round in rounds for trips in by_round.values() for ns in trips]

@@ -5,6 +5,7 @@ import subprocess
 import peers
 import ratios
 from figures import Figures
+from states import MOST_BYTES, summary
 from suites import SUITES, size_text
 
 BEGIN, END = "<!-- figures of benches/peers, written by make bench-peers -->", "<!-- end of the figures -->"
@@ -42,6 +43,18 @@ def table(figures, suite):
     return [*lines, ""]
 
 
+def distance(figures):
+    """How far the cores were from each other, where it is known."""
+    states = summary(figures.own_trips())
+    if not states:
+        return []
+    unlike, count = figures.unlike()
+    return [
+        f"In {unlike} of {count} measurements up to {size_text(MOST_BYTES)} the cores were not as far apart as in Foldcast's run of the same",
+        f"round. Beside Foldcast's, a cache line's round trip between the cores took {states}.",
+    ]
+
+
 def text(figures):
     about = figures.about
     loud = sum(share > 0.06 for share in figures.foreign)
@@ -49,6 +62,7 @@ def text(figures):
         f"{about['date']}; {about['machine']}; {figures.rounds} rounds, {about['case_ms']} ms a measurement. Times in us, the",
         "median over the rounds, best in bold. ratio is Foldcast's time by the best other's of the same round, the median over",
         f"the rounds. In {loud} of {len(figures.foreign)} measurements other programs used more than 6 % of the cores.",
+        *distance(figures),
         "",
     ]
     for suite in SUITES:

@@ -12,19 +12,21 @@ PEERS = Path(__file__).resolve().parents[2] / "benches/peers"
 @pytest.fixture
 def modules(monkeypatch):
     monkeypatch.syspath_prepend(str(PEERS))
-    names = ["figures", "peers", "ratios", "report", "suites"]
+    names = ["figures", "machine", "peers", "ratios", "report", "states", "suites"]
     yield {name: __import__(name) for name in names}
     for name in names:
         sys.modules.pop(name, None)
 
 
 def results(path, rows):
-    """A directory of results: rows are (round, suite, peer, bytes, mode, us)."""
+    """A directory of results: rows are (round, suite, peer, bytes, mode, us), or with the round trips before and after."""
     about = {"machine": "a machine", "date": "2026-01-01", "quick": False, "case_ms": 150}
     (path / "about.json").write_text(json.dumps(about))
     with open(path / "raw.jsonl", "w") as file:
-        for number, suite, peer, size, mode, us in rows:
+        for number, suite, peer, size, mode, us, *trips in rows:
             row = {"round": number, "suite": suite, "peer": peer, "bytes": size, "dtype": "f32", "op": "sum"}
+            if trips:
+                row["line_round_trip_ns"] = trips
             file.write(json.dumps(dict(row, mode=mode, us=us, foreign=0.0)) + "\n")
     return path
 
@@ -82,3 +84,144 @@ def test_the_table_has_the_best_in_bold_and_the_ratio(modules, tmp_path):
 def test_every_contestant_has_something_to_do(modules):
     for peer in modules["peers"].PEERS:
         assert any(modules["peers"].cases_of(peer, suite) for suite in modules["suites"].SUITES), peer.name
+
+
+NEAR, FAR = 55.0, 320.0
+
+
+def test_the_heading_says_how_many_times_are_of_another_state_than_foldcasts(modules, tmp_path):
+    def text(rows):
+        return modules["report"].text(modules["figures"].Figures(results(tmp_path, rows)))
+
+    own = [(0, "clean", "foldcast", 8, "out", 1.0, NEAR, NEAR + 9), (1, "clean", "foldcast", 8, "out", 1.0, FAR, FAR)]
+    others = [(0, "clean", "mpich", 8, "out", 2.0, NEAR, NEAR), (1, "clean", "mpich", 8, "out", 2.0, FAR, FAR)]
+    content = text(own + others)
+    assert "In 0 of 2 measurements up to 4 MiB the cores were not as far apart" in content
+    assert "took 60 ns (50%) or 320 ns (50%)" in content
+    others += [(0, "clean", "openmpi", 8, "out", 2.0, FAR, FAR), (1, "clean", "openmpi", 8, "out", 2.0, FAR, NEAR)]
+    # Large ones are not counted, nor are rounds in which Foldcast was not measured.
+    others += [(0, "clean", "openmpi", 64 << 20, "out", 2.0, FAR, FAR), (2, "clean", "mpich", 8, "out", 2.0, FAR, FAR)]
+    own += [(0, "clean", "foldcast", 64 << 20, "out", 1.0, NEAR, NEAR)]
+    assert "In 2 of 4 measurements" in text(own + others)
+    # Neither are results without round trips, such as those of one core.
+    assert "measurements up to" not in text(
+        [(0, "clean", "foldcast", 8, "out", 1.0), (0, "clean", "mpich", 8, "out", 2.0)]
+    )
+    unknown = [(0, "clean", peer, 8, "out", 1.0, None, None) for peer in ("foldcast", "mpich")]
+    assert "measurements up to" not in text(unknown)
+
+
+@pytest.mark.parametrize(
+    "times, expected",
+    [([], True), ([None, 55.0], True), ([55.0, 85.0], True), ([55.0, 90.0], False), ([320.0, 300.0, 55.0], False)],
+)
+def test_round_trips_of_one_state(modules, times, expected):
+    assert modules["states"].alike(times) == expected
+    assert modules["states"].alike(times[::-1]) == expected
+
+
+def test_each_state_has_its_median_and_share(modules):
+    summary = modules["states"].summary
+    assert summary([]) == summary([None]) == ""
+    assert summary([310.0, None, 290.0, 300.0]) == "300 ns"
+    assert summary([64.0, 310.0, 28.0, 66.0, 30.0, 65.0, 300.0, 67.0]) == "29 ns (25%) or 66 ns (50%) or 305 ns (25%)"
+
+
+def members(modules, *names):
+    return [modules["peers"].by_name(name) for name in names]
+
+
+def test_parts_have_every_case_of_every_contestant_once(modules):
+    states, peers, suites = modules["states"], modules["peers"], modules["suites"]
+    for suite in suites.SUITES:
+        found = {peer.name: [] for peer in peers.PEERS}
+        for part in states.parts(suite, peers.PEERS):
+            assert part.todo and part.suite.name == suite.name
+            small = [case.bytes <= states.MOST_BYTES for case in part.suite.cases]
+            assert part.any_state or (all(small) and len(small) <= states.MOST_CASES)
+            assert not part.any_state or suite.kind == "python" or not any(small)
+            for peer in part.todo:
+                found[peer.name] += peers.cases_of(peer, part.suite)
+        for peer in peers.PEERS:
+            assert sorted(found[peer.name]) == sorted(peers.cases_of(peer, suite)), (suite.name, peer.name)
+
+
+class World:
+    """Stands for the machine: the state of the cores at each second, and runs of a second."""
+
+    def __init__(self, modules, monkeypatch, state_at):
+        self.now, self.state_at, self.states, self.runs = 0.0, state_at, modules["states"], []
+        monkeypatch.setattr(self.states, "round_trip", lambda: state_at(self.now))
+        monkeypatch.setattr(self.states.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(modules["machine"], "wait_until_quiet", lambda: self.sleep(0.25))
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+    def run_all(self, parts, seconds=1.0):
+        def run(peer, suite):
+            self.sleep(seconds)
+            return "figures", seconds
+
+        self.runs = list(self.states.run_all(parts, run))
+        return [done for done in self.runs if done.last]
+
+
+def small_parts(modules, count, *names):
+    suite = modules["suites"].SUITES[0]
+    take = members(modules, *names)
+    return [modules["states"].Part(suite._replace(cases=suite.cases[at : at + 1]), take, False) for at in range(count)]
+
+
+NAMES = ("foldcast", "openmpi", "mpich", "intelmpi")
+
+
+def test_cores_that_stay_where_they_are_cost_nothing(modules, monkeypatch):
+    for state in (NEAR, None):
+        world = World(modules, monkeypatch, lambda now, state=state: state)
+        last = world.run_all(small_parts(modules, 2, *NAMES))
+        assert [done.peer.name for done in last] == [*NAMES, *NAMES]
+        assert len(world.runs) == len(last) and world.now == 8 * 1.25
+
+
+def test_a_part_is_measured_in_one_state_whatever_the_cores_do(modules, monkeypatch):
+    world = World(modules, monkeypatch, lambda now: NEAR if int(now / 5.3) % 2 == 0 else FAR)
+    last = world.run_all(small_parts(modules, 6, *NAMES))
+    assert len(last) == 24
+    for case in {done.suite.cases[0] for done in last}:
+        of_part = [done for done in last if done.suite.cases[0] == case]
+        assert {done.peer.name for done in of_part} == set(NAMES)
+        assert modules["states"].alike([ns for done in of_part for ns in done.trips]), of_part
+    # Runs in which the cores were moved were repeated, and nothing else was.
+    assert {done.last for done in world.runs if modules["states"].alike(done.trips)} == {True}
+    assert any(not done.last for done in world.runs)
+
+
+def test_tries_and_patience_are_bounded_and_the_last_run_counts(modules, monkeypatch):
+    states = modules["states"]
+    # Moved within every run: no run is of one state.
+    world = World(modules, monkeypatch, lambda now: NEAR if int(now / 0.7) % 2 == 0 else FAR)
+    last = world.run_all(small_parts(modules, 1, "foldcast", "mpich"), seconds=0.7)
+    assert len(last) == 2 and all(done.tries <= states.TRIES for done in last)
+    assert any(done.tries == states.TRIES for done in last)
+
+    # Near for the first contestant only: the others wait as long as there is patience, and run all the same.
+    world = World(modules, monkeypatch, lambda now: NEAR if now < 1.5 else FAR)
+    last = world.run_all(small_parts(modules, 1, *NAMES))
+    assert [(done.peer.name, done.trips) for done in last[1:]] == [(name, [FAR, FAR]) for name in NAMES[1:]]
+    assert states.PATIENCE_S <= world.now < states.PATIENCE_S + 10
+
+
+def test_runs_that_take_long_are_not_repeated(modules, monkeypatch):
+    world = World(modules, monkeypatch, lambda now: NEAR if int(now / 3) % 2 == 0 else FAR)
+    last = world.run_all(small_parts(modules, 1, "foldcast"), seconds=9.0)
+    assert [done.tries for done in last] == [1] and not modules["states"].alike(last[0].trips)
+
+
+def test_large_cases_fill_the_time_in_which_small_ones_would_wait(modules, monkeypatch):
+    small, large = small_parts(modules, 2, "foldcast", "mpich")
+    large.any_state = True
+    world = World(modules, monkeypatch, lambda now: NEAR if now < 1.5 or now >= 3.5 else FAR)
+    last = world.run_all([small, large])
+    order = [(done.suite.cases[0].bytes, done.peer.name) for done in last]
+    assert order == [(8, "foldcast"), (1024, "foldcast"), (1024, "mpich"), (8, "mpich")]

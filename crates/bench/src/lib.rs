@@ -11,11 +11,13 @@
 //! The time of a case is the median over that third of the batches in which the ranks waited least on a run queue, since
 //! other programs may use the processors.
 //!
-//! [`copy_limit`] is the yardstick: the time in which all ranks at once copy as many bytes.
+//! [`copy_limit`] is the yardstick: the time in which all ranks at once copy as many bytes. [`line_round_trip_ns`] tells how
+//! far two processors are from each other, which small calls depend on.
 #![forbid(unsafe_code)]
 
 mod case;
 mod limit;
+mod line;
 mod machine;
 mod memory;
 mod method;
@@ -23,6 +25,7 @@ mod pattern;
 
 pub use case::{Case, Kind, plain_line, short_name};
 pub use limit::{LEAST_LIMIT_BYTES, copy_limit};
+pub use line::line_round_trip_ns;
 pub use machine::run_delay_ns;
 pub use memory::Aligned;
 pub use method::{Measured, Method, Quantiles, Ranks, measure};

@@ -37,6 +37,7 @@ mod tests {
             "bench\nallreduce\n-n\n2\n--sizes\n8,64,1K..256M\n--dtype\nf32,bf16\n--op\nsum,max\n--in-place",
             "bench\nallreduce\n--plain\n--cases\n8:f32:sum:out,65536:bf16:sum:in\n--seed\n7",
             "bench\nbroadcast\n--root\n1\n--case-ms\n10.5\n--samples\n3\n--plot\nx.svg\n--json\nx.json",
+            "bench\nround-trip",
             "explain\n-n\n3\n--bytes\n64K\n--dtype\nfloat16\n--reduction\nmax\n--json",
             "products\natlas-a2\n--json",
             "tune\n--help",

@@ -5,6 +5,7 @@
 //! | `options` | the command line and the variables, made into cases |
 //! | `sizes` | lists and ranges of sizes |
 //! | `refuse` | what is found out before anything runs: memory, files |
+//! | `distance` | how far cores are from each other |
 //! | `rank` | what a rank does; rank 0 also tells |
 //! | `machine` | what the figures were taken on |
 //! | `report` | the rows, as a table and as JSON |
@@ -18,6 +19,7 @@ use foldcast::{Config, launch};
 use crate::run;
 use options::{Collective, Request};
 
+mod distance;
 mod machine;
 mod options;
 mod plot;
@@ -30,14 +32,32 @@ mod sizes;
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    collective: Collective,
+    what: What,
+}
+
+/// What is measured.
+#[derive(clap::Subcommand)]
+enum What {
+    #[command(flatten)]
+    Collective(Box<Collective>),
+    /// Print how long a cache line takes between two cores and back, in ns, and nothing else
+    #[command(after_help = "\
+Between the first two cores that this process may use. On a virtual machine the number tells whether they are near each
+other at the moment (they share a cache) or far, which small calls depend on: compare only times of one state. It takes
+about 2 ms.
+
+Exit code: 0, or 2 if there is only one core, or if no threads can be bound to them.")]
+    RoundTrip,
 }
 
 #[cfg(any(test, fuzzing))]
 impl Args {
     /// How many cases the arguments ask for; the error is for the user.
     pub(crate) fn number_of_cases(&self) -> Result<usize, String> {
-        Request::new(&self.collective).map(|request| request.cases.len())
+        match &self.what {
+            What::Collective(collective) => Request::new(collective).map(|request| request.cases.len()),
+            What::RoundTrip => Ok(1),
+        }
     }
 }
 
@@ -55,7 +75,11 @@ fn say(text: &str) {
 
 /// Measures; the exit code is the command's.
 pub(crate) fn bench(args: &Args) -> ExitCode {
-    let request = match Request::new(&args.collective) {
+    let collective = match &args.what {
+        What::Collective(collective) => collective,
+        What::RoundTrip => return distance::tell(),
+    };
+    let request = match Request::new(collective) {
         Ok(request) => request,
         Err(problem) => return refused(&problem),
     };

@@ -10,6 +10,7 @@ use bench::{Aligned, Case, Kind, LEAST_LIMIT_BYTES, Ranks, copy_limit, measure, 
 use foldcast::{Buffers, CallOptions, Communicator, Config, DataType, Group, InitOptions, Reduction, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::distance::{self, RoundTrips};
 use super::machine::Machine;
 use super::options::Request;
 use super::report::{Report, Row};
@@ -33,7 +34,7 @@ pub(super) fn work(request: &Request, config: Config) -> ExitCode {
 }
 
 /// All ranks of the job.
-struct World {
+pub(super) struct World {
     rank: usize,
     group: Group,
     /// Gives the buffers, if they are to be in memory that all ranks can read.
@@ -88,6 +89,7 @@ fn measure_all(request: &Request, world: &mut World) -> Result<u8> {
         machine: Machine::here(),
         method: request.method,
         windows: request.windows,
+        round_trips: RoundTrips { before: distance::measure(world)?, after: None },
         rows: Vec::new(),
     };
     if !request.plain {
@@ -112,6 +114,7 @@ fn measure_all(request: &Request, world: &mut World) -> Result<u8> {
         }
         report.rows.push(row);
     }
+    report.round_trips.after = distance::measure(world)?;
     speaker.end();
     let failed = speaker.is_first && !write_files(request, &report);
     if !request.plain {

@@ -7,6 +7,7 @@ use bench::{Case, Kind, Measured, Method};
 use foldcast::DataType;
 use serde_json::{Value, json};
 
+use super::distance::RoundTrips;
 use super::machine::Machine;
 
 /// The figures of one size of one type by one reduction.
@@ -58,6 +59,7 @@ pub(super) struct Report {
     pub(super) method: Method,
     /// Whether buffers were in memory that all ranks can read.
     pub(super) windows: bool,
+    pub(super) round_trips: RoundTrips,
     pub(super) rows: Vec<Row>,
 }
 
@@ -146,12 +148,13 @@ impl Report {
         )
     }
 
-    /// The verdict.
+    /// What small times depend on, and the verdict.
     pub(super) fn foot(&self) -> String {
-        match self.wrong() {
-            0 => "# every element was right".into(),
+        let verdict = match self.wrong() {
+            0 => "# every element was right".to_owned(),
             wrong => format!("# {wrong} elements were WRONG"),
-        }
+        };
+        self.round_trips.lines() + &verdict
     }
 
     // ---- for programs ----
@@ -168,6 +171,7 @@ impl Report {
             },
             "collective": self.collective,
             "ranks": self.ranks,
+            "line_round_trip_ns": { "before": self.round_trips.before, "after": self.round_trips.after },
             "method": {
                 "case_ms": case_ms, "samples": samples, "dirty": dirty, "seed": seed, "windows": self.windows,
                 "time": "us a call, of the slowest rank: median over the third of the batches with the least wait for a processor",

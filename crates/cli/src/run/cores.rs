@@ -4,7 +4,7 @@ use rustix::io;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// The cores that this thread may use, in ascending order.
-pub(super) fn allowed() -> io::Result<Vec<usize>> {
+pub(crate) fn allowed() -> io::Result<Vec<usize>> {
     let set = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect())
 }

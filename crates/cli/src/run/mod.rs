@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use foldcast::launch;
 pub(crate) use foldcast::launch::MAX_RANKS;
 
-mod cores;
+pub(crate) mod cores;
 mod ending;
 mod environment;
 pub(crate) mod guard;

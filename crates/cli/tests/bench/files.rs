@@ -32,6 +32,13 @@ fn json_has_the_machine_the_method_and_every_figure() {
     let method = &json["method"];
     assert_eq!([&method["case_ms"], &method["samples"], &method["seed"]], [2, 3, 0]);
     assert_eq!(method["dirty"], false);
+    let round_trip = &json["line_round_trip_ns"];
+    for moment in ["before", "after"] {
+        match round_trip.get(moment).unwrap() {
+            Value::Null => assert_eq!(std::thread::available_parallelism().unwrap().get(), 1, "{round_trip}"),
+            ns => assert!(ns.as_f64().unwrap() > 0.0, "{round_trip}"),
+        }
+    }
     let results = json["results"].as_array().unwrap();
     assert_eq!(results.len(), 6);
     for row in results {

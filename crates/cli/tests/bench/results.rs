@@ -39,6 +39,22 @@ fn the_table_has_the_columns_that_people_know() {
         assert_eq!(row[14] == "-", row[0] != "65536", "{row:?}");
     }
     assert!(finished.out.trim_end().ends_with("# every element was right"), "{}", finished.out);
+    let several_cores = std::thread::available_parallelism().unwrap().get() > 1;
+    let found = finished.out.lines().filter(|line| line.starts_with("# a cache line's round trip")).count();
+    assert_eq!(found, usize::from(several_cores), "{}", finished.out);
+}
+
+#[test]
+fn the_round_trip_alone_is_one_number() {
+    let finished = run(&mut foldcast(&["bench", "round-trip"]));
+    if std::thread::available_parallelism().unwrap().get() > 1 {
+        assert_eq!((finished.code, finished.err.as_str()), (Some(0), ""));
+        assert!(number(finished.out.strip_suffix('\n').unwrap()) > 0.0, "{}", finished.out);
+    }
+    let core = rustix::thread::sched_getcpu().to_string();
+    let finished = run(std::process::Command::new("taskset").args(["-c", &core, FOLDCAST, "bench", "round-trip"]));
+    assert_eq!((finished.code, finished.out.as_str()), (Some(2), ""), "{}", finished.err);
+    assert!(finished.err.contains("only one core"), "{}", finished.err);
 }
 
 #[test]
@@ -96,6 +112,7 @@ fn ranks_that_were_started_already_are_joined() {
 fn one_rank_alone_works() {
     let finished = bench(&["allreduce", "--ranks", "1", "--sizes", "8,32K"]);
     assert_eq!((finished.code, rows(&finished).len()), (Some(0), 2), "{}", finished.err);
+    assert!(!finished.out.contains("round trip"), "there is nobody else:\n{}", finished.out);
 }
 
 /// Ranks with other data than the others': `--seed` is what the data follow from.
