@@ -4,6 +4,7 @@
 #   ci/tensorflow-matrix.sh            all releases, all tests
 #   ci/tensorflow-matrix.sh --short    1.15 and 2.6, the tests by which releases differ most
 #   ci/tensorflow-matrix.sh 2.6 1.15   these releases
+#   ci/tensorflow-matrix.sh --install [...]   only make the environments, which needs neither a build nor .venv
 #
 # A release whose Python is not on this machine (pyenv's, or pythonX.Y on the PATH) is skipped, loudly; with
 # MATRIX_MUST=1 that is a failure. The wheel is the newest that `make release` or `make setup` has made; MATRIX_WHEEL
@@ -30,10 +31,12 @@ short_without=(
 short_releases=(1.15 2.6)
 
 short=
+install=
 wanted=()
 for argument in "$@"; do
     case $argument in
         --short) short=1 ;;
+        --install) install=1 ;;
         -*) echo "matrix: unknown option $argument" >&2; exit 2 ;;
         *) wanted+=("$argument") ;;
     esac
@@ -51,7 +54,7 @@ interpreter() {
     command -v "python$1" || true
 }
 
-# environment RELEASE BASE REQUIREMENTS: makes the release's environment, or brings it up to date.
+# environment RELEASE BASE REQUIREMENTS: makes the release's environment, without Foldcast, or brings it up to date.
 environment() {
     local base=$2 venv=build/matrix/$1 packages
     read -ra packages <<<"$3"
@@ -61,7 +64,6 @@ environment() {
         "$venv/bin/python" -m pip --disable-pip-version-check install --quiet "${packages[@]}" pytest
         echo "$base $3" >"$venv/.requirements"
     fi
-    "$venv/bin/python" -m pip --disable-pip-version-check install --quiet --no-deps --force-reinstall "$wheel" "$bridge"
 }
 
 # tests: arguments of pytest, one a line.
@@ -76,15 +78,18 @@ tests() {
     fi
 }
 
-wheel=${MATRIX_WHEEL:-$(ls -t dist/foldcast-*.whl build/wheels/foldcast-*.whl 2>/dev/null | head -n 1 || true)}
-[ -n "$wheel" ] && [ -x .venv/bin/python ] || { echo "matrix: no wheel or no .venv: run make setup" >&2; exit 1; }
-# npu_bridge is Python only: one wheel for all. A copy, so that the build leaves nothing in the checkout.
-rm -rf build/matrix/npu_bridge
-mkdir -p build/matrix
-cp -r python/npu_bridge build/matrix/npu_bridge
-.venv/bin/python -m pip --disable-pip-version-check wheel --quiet --no-deps -w build/matrix/npu_bridge/wheels \
-    ./build/matrix/npu_bridge
-bridge=$(compgen -G 'build/matrix/npu_bridge/wheels/*.whl')
+# Nothing else is done with --install.
+if [ -z "$install" ]; then
+    wheel=${MATRIX_WHEEL:-$(ls -t dist/foldcast-*.whl build/wheels/foldcast-*.whl 2>/dev/null | head -n 1 || true)}
+    [ -n "$wheel" ] && [ -x .venv/bin/python ] || { echo "matrix: no wheel or no .venv: run make setup" >&2; exit 1; }
+    # npu_bridge is Python only: one wheel for all. A copy, so that the build leaves nothing in the checkout.
+    rm -rf build/matrix/npu_bridge
+    mkdir -p build/matrix
+    cp -r python/npu_bridge build/matrix/npu_bridge
+    .venv/bin/python -m pip --disable-pip-version-check wheel --quiet --no-deps -w build/matrix/npu_bridge/wheels \
+        ./build/matrix/npu_bridge
+    bridge=$(compgen -G 'build/matrix/npu_bridge/wheels/*.whl')
+fi
 
 mapfile -t chosen < <(tests)
 skipped=()
@@ -93,6 +98,7 @@ for entry in "${releases[@]}"; do
     IFS='|' read -r release version requirements <<<"$entry"
     if [ ${#wanted[@]} -gt 0 ] && [[ " ${wanted[*]} " != *" $release "* ]]; then continue; fi
     if [ "$release" = newest ]; then
+        [ -z "$install" ] || continue
         python=.venv/bin/python
     else
         base=$(interpreter "$version")
@@ -102,7 +108,9 @@ for entry in "${releases[@]}"; do
             continue
         fi
         environment "$release" "$base" "$requirements"
+        [ -z "$install" ] || continue
         python=build/matrix/$release/bin/python
+        "$python" -m pip --disable-pip-version-check install --quiet --no-deps --force-reinstall "$wheel" "$bridge"
     fi
     echo "matrix: TensorFlow $release, $("$python" --version), $wheel"
     # 1.15 runs graphs unless it is told to behave like 2.x, which the tests expect.
