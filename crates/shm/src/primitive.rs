@@ -45,28 +45,6 @@ impl Futex {
     }
 }
 
-/// Lets other processes fence this one ([`fence_all`]); whether it can fence them. Under a filter of system calls, or on a kernel
-/// before 4.16, it is `false`.
-#[cfg(not(loom))]
-pub fn accept_fences() -> bool {
-    use rustix::thread::{MembarrierCommand, membarrier};
-    membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok() && fence_all()
-}
-
-/// A sequentially consistent fence in every running thread of all processes that [accept](accept_fences) it, the calling thread
-/// included. (A thread that does not run has passed one when it was taken off its processor.) `false` if it cannot be had.
-#[cfg(not(loom))]
-pub fn fence_all() -> bool {
-    use rustix::thread::{MembarrierCommand, membarrier};
-    membarrier(MembarrierCommand::GlobalExpedited).is_ok()
-}
-
-/// Loom's threads fence for themselves.
-#[cfg(loom)]
-pub fn fence_all() -> bool {
-    true
-}
-
 #[cfg(not(loom))]
 impl Futex {
     /// Sleeps while the word is `seen`, at most for `limit`.

@@ -10,7 +10,7 @@ use types::transport::{Announcement, Channel, Counter, Geometry, Windows};
 use types::{Cause, DecodeError, Error, Fingerprint, Rank, Result, Summary, Ticket};
 
 use crate::blackbox::Journal;
-use crate::door::{Publisher, publish_fence};
+use crate::door::publish_fence;
 use crate::groups::GroupKey;
 use crate::header::{Header, INLINE_BYTES, INLINE_OFFSET, PAYLOAD_OFFSET};
 use crate::layout::{LINE_BYTES, Layout, RING_ENTRIES, count, index};
@@ -46,7 +46,6 @@ pub struct GroupWindows {
     settings: Vec<u8>,
     /// Whether a thread of this process has given its reason for ending the epoch: only one may write the line.
     has_spoken: AtomicBool,
-    publisher: Publisher,
 }
 
 impl fmt::Debug for GroupWindows {
@@ -141,7 +140,6 @@ impl GroupWindows {
             journal: world.journal(key),
             settings,
             has_spoken: AtomicBool::new(false),
-            publisher: Publisher::default(),
         }
     }
 
@@ -310,7 +308,7 @@ impl Windows for GroupWindows {
 
     #[inline]
     fn wake(&self) {
-        self.publisher.fence(|| self.world.fences(&self.members));
+        publish_fence();
         for (index, rank) in self.members.iter().enumerate() {
             if index != self.rank {
                 self.world.door(*rank).ring();

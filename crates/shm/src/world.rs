@@ -14,11 +14,11 @@ use crate::arena::Arenas;
 use crate::blackbox::Notes;
 use crate::blackbox::place::{self, Place};
 use crate::blackbox::view::{self, Noted};
-use crate::door::{Door, Fences, publish_fence};
+use crate::door::{Door, publish_fence};
 use crate::fork::Home;
 use crate::groups::Desk;
 use crate::layout::{count, index};
-use crate::primitive::{AtomicU32, AtomicU64, Ordering, accept_fences};
+use crate::primitive::{AtomicU32, AtomicU64, Ordering};
 use crate::retry::retry;
 use crate::segment::{Segment, Shared};
 use crate::wire::Address;
@@ -31,10 +31,6 @@ const ALIVE: u32 = 1;
 /// A rank's state word: it has left in order and will do nothing more.
 const LEFT: u32 = 2;
 
-/// A rank's word on fences: it fences all before it sleeps, and accepts theirs; or it does not.
-const FENCES_ALL: u32 = 1;
-const FENCES_ITSELF: u32 = 2;
-
 /// What every rank of the host sees of a rank, each part on lines of its own.
 #[repr(C, align(128))]
 struct RankBlock {
@@ -46,7 +42,6 @@ struct RankBlock {
 #[repr(C, align(128))]
 struct LifeLine {
     state: AtomicU32,
-    fences: AtomicU32,
     calls: AtomicU64,
 }
 
@@ -152,8 +147,6 @@ impl World {
             notes,
             shown: OnceLock::new(),
         };
-        let fences = if accept_fences() { FENCES_ALL } else { FENCES_ITSELF };
-        world.block(rank).life.fences.store(fences, Ordering::Release);
         world.block(rank).life.state.store(ALIVE, Ordering::Release);
         world.note_cpu();
         Ok(world)
@@ -236,17 +229,6 @@ impl World {
         for index in 0..self.size {
             self.door(Rank::from_index(index)).ring();
         }
-    }
-
-    /// What all of these ranks and this one do before they sleep.
-    pub(crate) fn fences(&self, ranks: &[Rank]) -> Fences {
-        let of = |rank: &Rank| self.block(*rank).life.fences.load(Ordering::Acquire);
-        let all = ranks.iter().chain([&self.rank]).map(of);
-        all.fold(Fences::All, |known, word| match (known, word) {
-            (Fences::Itself, _) | (_, FENCES_ITSELF) => Fences::Itself,
-            (known, FENCES_ALL) => known,
-            _ => Fences::Unknown,
-        })
     }
 
     /// Notes for the others on which processor this rank runs. A few ns; writes only when it has changed.
