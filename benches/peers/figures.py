@@ -69,9 +69,11 @@ class Figures:
         return median(ratios) if ratios else None
 
     def unlike(self):
-        """Of the other libraries' times of small cases: how many were not measured in the state of Foldcast's, and of how many."""
+        """Of the other libraries' times of cases that are repeated: how many were not measured in the state of Foldcast's, and of
+        how many."""
         found = []
         for (_, size, _, _), by_peer in self.trips.items():
+            # Those of Python are not repeated, and "foldcast" is not among them.
             if size > MOST_BYTES or "foldcast" not in by_peer:
                 continue
             own = by_peer["foldcast"]

@@ -1,8 +1,9 @@
 """How far the cores are from each other, and who runs when, so that what is compared was measured in one state.
 
 A virtual machine's cores are near (they share a cache, or are even two threads of one core) or far from each other by turns of
-some seconds, and a call of 8 bytes takes twice as long where they are far. So suites are cut into parts that take a second or two. All contestants of a part are
-to run in the state in which its first one has run: at any time, that part goes on whose state it is.
+some seconds, and a call of 8 bytes takes more than twice as long where they are far. So suites are cut into parts that take
+a second or two. All contestants of a part are to run in the state in which its first one has run: at any time, that part goes on
+whose state it is.
 """
 
 import os
@@ -20,22 +21,29 @@ FACTOR = 1.6
 # Where all is in memory, or a call takes 100 us, the state matters less; and such runs are too long for one state.
 MOST_BYTES = 4 * MIB
 MOST_CASES = 5
-# A run is repeated so often, and not if it takes so long that the next one would hardly do better.
+# A run is made so often at most, and not again if it takes so long that the next one would hardly do better.
 TRIES = 4
 LONG_S = 5.0
 # The time that a round may spend with repeated runs, and with waiting for a state.
 PATIENCE_S = 60.0
+
+# The exit code of a command that is refused.
+REFUSED = 2
 
 # One run of a contestant. trips: the round trip before it and after it. last: it is the one that counts.
 Run = namedtuple("Run", "suite peer result trips tries last")
 
 
 def round_trip():
-    """ns that a cache line takes between two cores and back; None where there is one core."""
+    """ns that a cache line takes between the first two cores and back; None where it cannot be measured, as on one core."""
     if len(os.sched_getaffinity(0)) < 2:
         return None
     command = [str(peers.VENV / "foldcast"), "bench", "round-trip"]
-    return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=30)
+    if done.returncode == REFUSED:
+        return None
+    done.check_returncode()
+    return float(done.stdout)
 
 
 def alike(times):

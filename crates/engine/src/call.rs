@@ -393,8 +393,9 @@ impl Preparer {
         Preparer::call_of(prepared, limits)
     }
 
-    /// The same for a call that is [given back](Self::give_back) at its end: the next one like it is made without counting
-    /// how many have the plan, which would be two locked instructions.
+    /// The same for a call that is [given back](Self::give_back) when it has ended well: the next one like it is made without
+    /// counting how many have the plan, which would be two locked instructions. One that is not given back costs the next
+    /// one a look into the cache.
     #[inline]
     pub fn lend(&mut self, work: &Work, limits: Limits) -> Call {
         let prepared = match self.last.take() {

@@ -1,17 +1,21 @@
 //! How large the processor's caches are.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// Bytes of the largest cache that processor 0 has or shares with others, as the kernel tells them; `None` if it does not.
+/// Bytes of the last-level cache that processor 0 shares with others, as the kernel tells them; `None` if it tells of no cache behind
+/// the second level: such processors have one of which nothing is said.
 #[must_use]
 pub fn last_level_cache() -> Option<usize> {
     static FOUND: OnceLock<Option<usize>> = OnceLock::new();
     *FOUND.get_or_init(|| {
         // Miri has no /sys.
         let told = if cfg!(miri) { None } else { fs::read_dir("/sys/devices/system/cpu/cpu0/cache").ok() };
-        let sizes = told?.flatten().filter_map(|entry| fs::read_to_string(entry.path().join("size")).ok());
-        sizes.filter_map(|size| bytes(&size)).max()
+        let caches = told?.flatten().map(|entry| entry.path());
+        let read = |cache: &Path, what| fs::read_to_string(cache.join(what)).ok();
+        let is_last = |cache: &PathBuf| read(cache, "level").and_then(|level| level.trim().parse().ok()) >= Some(3);
+        caches.filter(is_last).filter_map(|cache| bytes(&read(&cache, "size")?)).max()
     })
 }
 
@@ -38,6 +42,6 @@ mod tests {
 
     #[test]
     fn a_cache_that_is_told_has_a_plausible_size() {
-        assert!(last_level_cache().is_none_or(|bytes| (16 << 10..1 << 40).contains(&bytes)));
+        assert!(last_level_cache().is_none_or(|bytes| (256 << 10..1 << 40).contains(&bytes)));
     }
 }

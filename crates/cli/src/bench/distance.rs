@@ -18,10 +18,11 @@ const MEASURING: Duration = Duration::from_millis(3);
 /// Medians that differ by more than this factor are of cores that were moved meanwhile: those of one state differ by a fifth.
 const MOVED: f64 = 1.6;
 
-/// The round trip of a cache line between the cores of ranks 0 and 1, in ns, before the cases and after them. `None` where
-/// the two have one core.
+/// The round trip of a cache line between two cores, in ns, before the cases and after them: the first one that rank 0 may use, and
+/// the first other one that rank 1 may use. `None` where there is no other one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct RoundTrips {
+    pub(super) cores: Option<[usize; 2]>,
     pub(super) before: Option<f64>,
     pub(super) after: Option<f64>,
 }
@@ -29,24 +30,31 @@ pub(super) struct RoundTrips {
 impl RoundTrips {
     /// In words, as lines of a table's foot; empty if nothing was measured.
     pub(super) fn lines(&self) -> String {
-        let (Some(before), Some(after)) = (self.before, self.after) else { return String::new() };
+        let (Some([one, other]), Some(before), Some(after)) = (self.cores, self.before, self.after) else {
+            return String::new();
+        };
         let moved = if before.max(after) > MOVED * before.min(after) {
             "# the cores were nearer to each other for a part of the time: times of small sizes may be of either state\n"
         } else {
             ""
         };
         format!(
-            "# a cache line's round trip between the cores of ranks 0 and 1: {before:.0} ns before, {after:.0} ns after\n{moved}"
+            "# a cache line's round trip between cores {one} and {other}: {before:.0} ns before, {after:.0} ns after\n{moved}"
         )
     }
 }
 
-/// Measures a round trip on rank 0, while the others sleep; all ranks must call it.
-pub(super) fn measure(world: &mut World) -> Result<Option<f64>> {
+/// Between which cores to measure; all ranks must call it.
+pub(super) fn cores(world: &mut World) -> Result<Option<[usize; 2]>> {
     let mine = cores::allowed().unwrap_or_default();
     let one = told_by(world, 0, mine.first().copied())?;
     let other = told_by(world, 1, mine.into_iter().find(|&core| Some(core) != one))?;
-    let (Some(one), Some(other)) = (one, other) else { return Ok(None) };
+    Ok(one.zip(other).map(|(one, other)| [one, other]))
+}
+
+/// Measures a round trip on rank 0, while the others sleep; all ranks must call it.
+pub(super) fn measure(world: &mut World, cores: Option<[usize; 2]>) -> Result<Option<f64>> {
+    let Some([one, other]) = cores else { return Ok(None) };
     world.barrier()?;
     let measured = if world.rank() == 0 {
         line_round_trip_ns(one, other)
@@ -68,7 +76,10 @@ fn told_by(world: &mut World, rank: usize, core: Option<usize>) -> Result<Option
 
 /// `foldcast bench round-trip`: prints the number alone.
 pub(super) fn tell() -> ExitCode {
-    let cores = cores::allowed().unwrap_or_default();
+    let Ok(cores) = cores::allowed() else {
+        say("the system does not say which cores this process may use");
+        return ExitCode::from(REFUSED);
+    };
     let &[one, other, ..] = &cores[..] else {
         say("there is only one core that this process may use, and no way between two");
         return ExitCode::from(REFUSED);
@@ -88,10 +99,13 @@ mod tests {
 
     #[test]
     fn the_foot_says_both_times_and_whether_they_are_of_one_state() {
-        let lines = |before, after| RoundTrips { before, after }.lines();
+        let lines = |before, after| RoundTrips { cores: Some([0, 3]), before, after }.lines();
         assert_eq!(lines(None, None), "");
         let steady = lines(Some(55.4), Some(60.0));
-        assert!(steady.ends_with(": 55 ns before, 60 ns after\n") && steady.lines().count() == 1, "{steady}");
+        assert!(
+            steady.ends_with(" cores 0 and 3: 55 ns before, 60 ns after\n") && steady.lines().count() == 1,
+            "{steady}"
+        );
         for (before, after) in [(55.0, 320.0), (320.0, 55.0)] {
             let moved = lines(Some(before), Some(after));
             assert!(moved.contains("either state") && moved.lines().all(|line| line.starts_with("# ")), "{moved}");

@@ -18,8 +18,8 @@ Columns: time is the slowest rank's, the median over that third of the batches i
 processor. algbw is size / time, busbw is algbw by the field's factor (2 (ranks - 1) / ranks for an allreduce). limit is
 the time in which all ranks copy `size` bytes at once, measured in the same run; share is limit / time. #wrong counts
 the elements, on all ranks, that were not what they must be; every element is checked, of the first call and of the last.
-Below the table stands how long a cache line takes between the cores of ranks 0 and 1 and back, before and after: small
-times depend on it, and on virtual machines it changes (`foldcast bench round-trip` prints it alone).
+Below the table stands how long a cache line takes between a core of rank 0 and one of rank 1 and back, before and after:
+small times depend on it, and on virtual machines it changes (`foldcast bench round-trip` prints it alone).
 
 Variables: BENCH_CASE_MS and BENCH_SAMPLES are the defaults of --case-ms and --samples; BENCH_DIRTY, set to anything, is
 --dirty.

@@ -82,6 +82,7 @@ impl Ranks for World {
 
 fn measure_all(request: &Request, world: &mut World) -> Result<u8> {
     let speaker = Speaker::new(request, world.rank);
+    let cores = distance::cores(world)?;
     let mut report = Report {
         collective: request.collective,
         ranks: world.size(),
@@ -89,7 +90,7 @@ fn measure_all(request: &Request, world: &mut World) -> Result<u8> {
         machine: Machine::here(),
         method: request.method,
         windows: request.windows,
-        round_trips: RoundTrips { before: distance::measure(world)?, after: None },
+        round_trips: RoundTrips { cores, before: distance::measure(world, cores)?, after: None },
         rows: Vec::new(),
     };
     if !request.plain {
@@ -114,7 +115,7 @@ fn measure_all(request: &Request, world: &mut World) -> Result<u8> {
         }
         report.rows.push(row);
     }
-    report.round_trips.after = distance::measure(world)?;
+    report.round_trips.after = distance::measure(world, report.round_trips.cores)?;
     speaker.end();
     let failed = speaker.is_first && !write_files(request, &report);
     if !request.plain {

@@ -171,7 +171,9 @@ impl Report {
             },
             "collective": self.collective,
             "ranks": self.ranks,
-            "line_round_trip_ns": { "before": self.round_trips.before, "after": self.round_trips.after },
+            "line_round_trip_ns": {
+                "cores": self.round_trips.cores, "before": self.round_trips.before, "after": self.round_trips.after,
+            },
             "method": {
                 "case_ms": case_ms, "samples": samples, "dirty": dirty, "seed": seed, "windows": self.windows,
                 "time": "us a call, of the slowest rank: median over the third of the batches with the least wait for a processor",

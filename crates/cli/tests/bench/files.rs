@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use super::{bench, path};
+use super::{bench, cores, path};
 
 fn written(name: &str, option: &str) -> String {
     let path = path(name);
@@ -35,7 +35,7 @@ fn json_has_the_machine_the_method_and_every_figure() {
     let round_trip = &json["line_round_trip_ns"];
     for moment in ["before", "after"] {
         match round_trip.get(moment).unwrap() {
-            Value::Null => assert_eq!(std::thread::available_parallelism().unwrap().get(), 1, "{round_trip}"),
+            Value::Null => assert_eq!(cores(), 1, "{round_trip}"),
             ns => assert!(ns.as_f64().unwrap() > 0.0, "{round_trip}"),
         }
     }

@@ -37,6 +37,11 @@ fn foldcast(args: &[&str]) -> Command {
     command
 }
 
+/// How many cores this process may use: by its affinity, whatever share of their time it is given.
+fn cores() -> u32 {
+    rustix::thread::sched_getaffinity(None).unwrap().count()
+}
+
 fn run(command: &mut Command) -> Finished {
     command.output().unwrap().into()
 }

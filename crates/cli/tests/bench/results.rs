@@ -1,6 +1,6 @@
 //! What is printed, and the exit code.
 
-use super::{FOLDCAST, Finished, QUICK, bench, foldcast, run};
+use super::{FOLDCAST, Finished, QUICK, bench, cores, foldcast, run};
 
 /// The rows of the table, by columns.
 fn rows(finished: &Finished) -> Vec<Vec<&str>> {
@@ -39,7 +39,7 @@ fn the_table_has_the_columns_that_people_know() {
         assert_eq!(row[14] == "-", row[0] != "65536", "{row:?}");
     }
     assert!(finished.out.trim_end().ends_with("# every element was right"), "{}", finished.out);
-    let several_cores = std::thread::available_parallelism().unwrap().get() > 1;
+    let several_cores = cores() > 1;
     let found = finished.out.lines().filter(|line| line.starts_with("# a cache line's round trip")).count();
     assert_eq!(found, usize::from(several_cores), "{}", finished.out);
 }
@@ -47,7 +47,7 @@ fn the_table_has_the_columns_that_people_know() {
 #[test]
 fn the_round_trip_alone_is_one_number() {
     let finished = run(&mut foldcast(&["bench", "round-trip"]));
-    if std::thread::available_parallelism().unwrap().get() > 1 {
+    if cores() > 1 {
         assert_eq!((finished.code, finished.err.as_str()), (Some(0), ""));
         assert!(number(finished.out.strip_suffix('\n').unwrap()) > 0.0, "{}", finished.out);
     }

@@ -1,4 +1,4 @@
-//! AVX-512 (F, BW, DQ): 64 bytes at a time.
+//! AVX-512 (F, BW, DQ, VL): 64 bytes at a time.
 
 use core::arch::x86_64::*;
 
