@@ -15,9 +15,8 @@ cd "$(dirname "$0")/.."
 unset FOLDCAST_ALGO FOLDCAST_PRODUCT FOLDCAST_TIMEOUT RANK WORLD_SIZE RANK_ID RANK_SIZE
 export FOLDCAST_COSTS=off OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 TF_CPP_MIN_LOG_LEVEL=3
 
-if ! command -v valgrind >/dev/null && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
-    { apt-get update -qq && apt-get install -y -qq valgrind; } >/dev/null 2>&1 || true
-fi
+. ci/needs.sh
+get_valgrind || true
 cargo build --release --locked --quiet -p foldcast-cli
 cargo build --release --locked --quiet -p foldcast --example figures --example beside_bench
 cargo build --release --locked --quiet -p foldcast-shm --example note_bench

@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 check=fuzz must=${FUZZ_MUST:-0}
-. ci/nightly-toolchain.sh
+. ci/needs.sh
 
 options=() make_seeds=1
 if [ "${1:-}" = --short ]; then

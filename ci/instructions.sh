@@ -11,16 +11,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-skip() {
-    echo "instructions: SKIPPED: $*" >&2
-    [ "${INSTRUCTIONS_MUST:-0}" != 1 ]
-    exit
-}
+check=instructions must=${INSTRUCTIONS_MUST:-0}
+. ci/needs.sh
 
-if ! command -v valgrind >/dev/null && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
-    { apt-get update -qq && apt-get install -y -qq valgrind; } >/dev/null 2>&1 || true
-fi
-command -v valgrind >/dev/null || skip "there is no valgrind, and it cannot be installed here"
+get_valgrind || skip "there is no valgrind, and it cannot be installed here"
 grep -qsw avx2 /proc/cpuinfo || skip "this processor has no AVX2"
 
 cargo build --release --locked --quiet -p foldcast-engine --example instructions

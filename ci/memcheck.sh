@@ -9,16 +9,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-skip() {
-    echo "memcheck: SKIPPED: $*" >&2
-    [ "${MEMCHECK_MUST:-0}" != 1 ]
-    exit
-}
+check=memcheck must=${MEMCHECK_MUST:-0}
+. ci/needs.sh
 
-if ! command -v valgrind >/dev/null && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
-    { apt-get update -qq && apt-get install -y -qq valgrind; } >/dev/null 2>&1 || true
-fi
-command -v valgrind >/dev/null || skip "there is no valgrind, and it cannot be installed here"
+get_valgrind || skip "there is no valgrind, and it cannot be installed here"
 [ -x .venv/bin/python ] || skip "there is no .venv: run make setup"
 
 logs=$PWD/build/memcheck

@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 check=miri must=${MIRI_MUST:-0}
-. ci/nightly-toolchain.sh
+. ci/needs.sh
 
 need_toolchain miri rust-src
 export CARGO_TARGET_DIR=$PWD/build/miri

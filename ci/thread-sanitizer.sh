@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 check=thread-sanitizer must=${TSAN_MUST:-0}
-. ci/nightly-toolchain.sh
+. ci/needs.sh
 
 need_toolchain rust-src
 target=$(rustup run nightly rustc -vV | sed -n 's/^host: //p')

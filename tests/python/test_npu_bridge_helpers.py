@@ -1,6 +1,6 @@
 """The small things of npu_bridge: dropout, gelu, repeated steps, configurations, hooks; and a rank that dies."""
 
-import signal
+import _monitored
 
 
 def ops_body(rank, size):
@@ -175,9 +175,7 @@ def test_broadcast_of_variables(warm_ranks):
 
 
 def orphan_body(rank, size):
-    """Rank 1 is killed in the middle; a MonitoredTrainingSession must not begin anew for ever."""
     import tensorflow as tf
-    from _ranks import ready, report
     from npu_bridge.npu_init import NPUDistributedOptimizer, npu_hooks_append
 
     v1 = tf.compat.v1
@@ -185,23 +183,11 @@ def orphan_body(rank, size):
         weight = v1.get_variable("w", initializer=[1.0])
         optimizer = NPUDistributedOptimizer(v1.train.GradientDescentOptimizer(0.1))
         train = optimizer.minimize(v1.reduce_sum(weight**2))
-        try:
-            with v1.train.MonitoredTrainingSession(hooks=npu_hooks_append()) as session:
-                session.run(train)
-                ready("trained")
-                while True:
-                    session.run(train)
-        except tf.errors.FailedPreconditionError as error:
-            report(str(error))
+        _monitored.train_until_a_death(train, hooks=npu_hooks_append())
 
 
 def test_a_death_ends_the_session(ranks):
-    with ranks.start(2, orphan_body, launcher=["--keep-going"]) as job:
-        job.wait_ready(0, "trained")
-        job.wait_ready(1, "trained")
-        job.kill(1, signal.SIGKILL)
-        job.finish(expect=None)
-    assert "rank 1 was killed by signal 9" in job.results[0], job.results
+    _monitored.check_a_death(ranks, orphan_body)
 
 
 def first_checkpoint_body(rank, size, place):

@@ -5,6 +5,8 @@ import signal
 import threading
 import time
 
+import _monitored
+
 LIMIT = 0.3
 
 
@@ -115,32 +117,18 @@ def test_graphs_go_on_with_the_ranks_that_are_left(warm_ranks):
 
 
 def monitored(rank, size):
-    """No hook of ours: TensorFlow must not take the death for something that passes, and try again for ever."""
+    """Without hooks of ours."""
     import tensorflow as tf
-    from _ranks import ready, report
     from foldcast.tensorflow import allreduce
 
     v1 = tf.compat.v1
     with tf.Graph().as_default():
         step = v1.train.get_or_create_global_step()
-        train = v1.assign_add(step, tf.cast(allreduce(1.0), tf.int64))
-        try:
-            with v1.train.MonitoredTrainingSession() as session:
-                session.run(train)
-                ready("trained")
-                while True:
-                    session.run(train)
-        except tf.errors.FailedPreconditionError as error:
-            report(str(error))
+        _monitored.train_until_a_death(v1.assign_add(step, tf.cast(allreduce(1.0), tf.int64)))
 
 
 def test_a_death_ends_a_monitored_session(ranks):
-    with ranks.start(2, monitored, launcher=["--keep-going"]) as job:
-        job.wait_ready(0, "trained")
-        job.wait_ready(1, "trained")
-        job.kill(1)
-        job.finish(expect=None)
-    assert "rank 1 was killed by signal 9" in job.results[0], job.results
+    _monitored.check_a_death(ranks, monitored)
 
 
 def exits(rank, size):

@@ -5,69 +5,61 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use foldcast_engine::lanes::Others;
-use foldcast_engine::{Call, ChannelState, Choice, Cut, Ground, Life, Limits, Poll, Preparer, Terms, View, Work};
-use support::{LANES, Memory, Random, SimWindows, memory, view};
-use types::transport::{Channel, Clock, Counter, Geometry, Windows};
-use types::{Buffers, Cause, DataType, Ending, Error, Rank, Reduction, Result};
+use foldcast_engine::{Call, ChannelState, Cut, Lane, OwnedBuffers, Poll, Preparer, Work};
+use support::{Actor, LANES, LIMITS, Owned, Random, Seat, World, small_areas, sums};
+use types::transport::{Channel, Clock, Counter, Windows};
+use types::{Cause, DataType, Ending, Error, Rank, Reduction, Result};
 
 const SEEDS: u64 = 80;
-
-fn geometry(ranks: usize) -> Geometry {
-    Geometry { ranks, slot_bytes: 64, chunk_bytes: 128, pair_depth: if ranks == 2 { 4 } else { 1 } }
-}
 
 /// Elements that make two lanes, three, and many rounds in three.
 const COUNTS: [usize; 4] = [512, 1023, 2001, 5000];
 
 struct Member {
-    windows: SimWindows,
-    life: Life,
-    view: View,
+    seat: Seat,
     state: ChannelState,
     others: Others,
     preparer: Preparer,
-    limits: Limits,
     cut: Option<(Cut, Call)>,
-    input: Vec<u8>,
-    output: Vec<u8>,
-    in_place: bool,
+    buffers: Owned,
     result: Option<Result<()>>,
 }
 
-fn element(rank: usize, at: usize) -> i32 {
-    i32::try_from(rank * 1000 + at % 977).expect("small numbers")
-}
-
 impl Member {
+    fn new(seat: Seat) -> Member {
+        Member {
+            state: ChannelState::new(Channel::Unnamed),
+            others: Others::new(Channel::Unnamed),
+            preparer: seat.preparer(LANES),
+            cut: None,
+            buffers: Owned::of_sum(seat.rank(), 0, false),
+            result: None,
+            seat,
+        }
+    }
+
     /// Begins a call of this many elements, as the caller's thread does.
     fn begin(&mut self, count: usize, in_place: bool) {
-        let rank = self.windows.rank();
         let work = Work::all_reduce(DataType::Int32, Reduction::Sum, 4 * count);
-        let call = self.preparer.call(&work, self.limits).started(self.windows.now());
+        let call = self.preparer.call(&work, LIMITS).started(self.seat.windows.now());
         assert!(call.is_cut(), "{count} elements");
-        self.input = (0..count).flat_map(|at| element(rank, at).to_le_bytes()).collect();
-        self.output = if in_place { self.input.clone() } else { vec![0xAA; 4 * count] };
-        self.in_place = in_place;
+        self.buffers = Owned::of_sum(self.seat.rank(), count, in_place);
         self.cut = Some((Cut::begin(&mut self.state, &call), call));
         self.result = None;
     }
+}
 
+impl Actor for Member {
     /// One of its lanes goes on, or before the ranks have met the first one.
     fn step(&mut self, random: &mut Random) {
         if self.result.is_some() {
             return;
         }
-        let clock: &dyn Clock = &self.windows;
-        let ground = Ground { windows: &self.windows, peers: &self.windows, life: &self.life, view: &self.view, clock };
-        let mut buffers = match self.in_place {
-            true => Buffers::InPlace(&mut self.output),
-            false => Buffers::Separate { input: &self.input, output: &mut self.output },
-        };
+        let ground = self.seat.ground();
+        let mut buffers = self.buffers.buffers();
         let look = random.below(4) == 0;
         let (cut, _) = self.cut.as_mut().unwrap();
         match cut.meet(ground, &mut self.state, &mut buffers, look) {
@@ -82,78 +74,45 @@ impl Member {
         let drawn = random.below(lanes.len());
         match lanes[drawn].poll(ground, look) {
             Poll::Ready(Err(error)) => self.result = Some(Err(error)),
-            _ if lanes.iter().all(foldcast_engine::Lane::has_ended) => self.result = Some(Ok(())),
+            _ if lanes.iter().all(Lane::has_ended) => self.result = Some(Ok(())),
             _ => {}
         }
     }
 }
 
-struct World {
-    memory: Rc<Memory>,
-    members: Vec<Member>,
-    random: Random,
-}
-
-impl World {
-    fn new(ranks: usize, seed: u64) -> World {
-        let memory = memory(geometry(ranks));
-        let terms = Arc::new(Terms { geometry: geometry(ranks), choice: Choice::default(), lanes: LANES });
-        let limits = Limits { deadline: Some(Duration::from_secs(100)), first_warning: Duration::from_secs(5) };
-        let member = |rank| Member {
-            windows: memory.windows(rank),
-            life: Life::default(),
-            view: view(rank, ranks),
-            state: ChannelState::new(Channel::Unnamed),
-            others: Others::new(Channel::Unnamed),
-            preparer: Preparer::new(Arc::clone(&terms), rank, 0, 0),
-            limits,
-            cut: None,
-            input: Vec::new(),
-            output: Vec::new(),
-            in_place: false,
-            result: None,
-        };
-        World { members: (0..ranks).map(member).collect(), memory, random: Random::new(seed) }
-    }
-
-    fn step(&mut self) {
-        let rank = self.random.below(self.members.len());
-        if !self.memory.host().is_gone(rank) {
-            self.members[rank].step(&mut self.random);
-        }
+impl World<Member> {
+    fn new(ranks: usize, seed: u64) -> World<Member> {
+        World::of(small_areas(ranks), seed, Member::new)
     }
 
     /// Lets the ranks that live take turns until each has a result.
-    fn run(&mut self) {
-        for _ in 0..1_000_000 {
-            let waits = |rank: usize| !self.memory.host().is_gone(rank) && self.members[rank].result.is_none();
-            if !(0..self.members.len()).any(waits) {
-                return;
-            }
-            self.step();
-        }
-        panic!("the calls do not end");
+    fn end(&mut self) {
+        self.run_until(
+            |_, _| {},
+            |world| {
+                let waits = |rank: usize| !world.memory.host().is_gone(rank) && world.actors[rank].result.is_none();
+                !(0..world.ranks()).any(waits)
+            },
+        );
     }
 
     fn begin(&mut self, count: usize) {
-        for member in &mut self.members {
+        for member in &mut self.actors {
             let in_place = self.random.below(2) == 0;
             member.begin(count, in_place);
         }
     }
 
     fn check(&self, rank: usize, count: usize) {
-        let ranks = self.members.len();
-        let want: Vec<u8> =
-            (0..count).flat_map(|at| (0..ranks).map(|rank| element(rank, at)).sum::<i32>().to_le_bytes()).collect();
-        assert!(self.members[rank].output == want, "rank {rank} of {ranks}, {count} elements");
+        let ranks = self.ranks();
+        assert!(self.actors[rank].buffers.output() == sums(ranks, count), "rank {rank} of {ranks}, {count} elements");
     }
 
     fn good_call(&mut self, count: usize) {
         self.begin(count);
-        self.run();
-        for rank in 0..self.members.len() {
-            assert_eq!(self.members[rank].result, Some(Ok(())));
+        self.end();
+        for rank in 0..self.ranks() {
+            assert_eq!(self.actors[rank].result, Some(Ok(())));
             self.check(rank, count);
         }
     }
@@ -168,7 +127,7 @@ fn lanes_are_right_in_every_order() {
             world.good_call(count);
         }
         for lane in 1..u8::try_from(LANES).unwrap() {
-            if world.members[0].windows.counter(Channel::Lane(lane), 1, Counter::Staged) > 0 {
+            if world.actors[0].seat.windows.counter(Channel::Lane(lane), 1, Counter::Staged) > 0 {
                 used.insert(lane);
             }
         }
@@ -184,11 +143,11 @@ fn a_mismatch_begins_no_other_lane_and_loses_nothing() {
         world.good_call(COUNTS[1]);
         let odd = world.random.below(ranks);
         for (common, other) in [(0, 1), (3, 2), (1, 3)] {
-            for (rank, member) in world.members.iter_mut().enumerate() {
+            for (rank, member) in world.actors.iter_mut().enumerate() {
                 member.begin(COUNTS[if rank == odd { other } else { common }], rank % 2 == 0);
             }
-            world.run();
-            for member in &world.members {
+            world.end();
+            for member in &world.actors {
                 let Some(Err(Error::Mismatch(mismatch))) = &member.result else { panic!("{:?}", member.result) };
                 assert_eq!((mismatch.field, mismatch.values.len()), ("count", ranks));
             }
@@ -211,13 +170,13 @@ fn a_death_ends_all_lanes_and_is_named() {
             world.step();
         }
         world.memory.host().kill(victim, Ending::Signalled(9));
-        world.run();
+        world.end();
         for rank in (0..ranks).filter(|rank| *rank != victim) {
-            match &world.members[rank].result {
+            match &world.actors[rank].result {
                 Some(Ok(())) => world.check(rank, count),
                 Some(Err(Error::RankDied(died))) => {
                     assert_eq!(died.peer, Rank::from_index(10 * victim), "seed {seed}");
-                    assert!(!world.members[rank].life.is_live());
+                    assert!(!world.actors[rank].seat.life.is_live());
                     failures += 1;
                 }
                 other => panic!("seed {seed}: {other:?}"),
@@ -239,14 +198,14 @@ fn a_deadline_inside_a_lane_ends_the_call_on_all_ranks() {
         // Rank 2 stops, and time goes on.
         world.memory.host().set_now(Duration::from_secs(101));
         let mut turns = 0;
-        while world.members[..2].iter().any(|member| member.result.is_none()) {
+        while world.actors[..2].iter().any(|member| member.result.is_none()) {
             let rank = world.random.below(2);
-            world.members[rank].step(&mut world.random);
+            world.actors[rank].step(&mut world.random);
             turns += 1;
             assert!(turns < 100_000, "seed {seed}: the deadline is not seen");
         }
-        world.run();
-        for member in &world.members {
+        world.end();
+        for member in &world.actors {
             match member.result.as_ref().unwrap() {
                 Ok(()) => {}
                 Err(Error::Deadline(_)) => late += 1,

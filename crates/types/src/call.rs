@@ -310,10 +310,10 @@ impl Tag {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn sample() -> Fingerprint {
+    pub(crate) fn sample() -> Fingerprint {
         Fingerprint {
             kind: OpKind::AllReduce,
             dtype: DataType::Float32,

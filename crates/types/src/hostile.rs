@@ -56,23 +56,13 @@ pub fn words(bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Elements, Ending, OpKind, Parts, Rank};
+    use crate::call::tests::sample;
+    use crate::{Ending, Parts, Rank};
     use hostile::drive;
 
     #[test]
     fn fingerprints() {
-        let plain = Fingerprint {
-            kind: OpKind::AllReduce,
-            dtype: DataType::Float32,
-            reduction: Reduction::Sum,
-            count: Elements(4),
-            root: None,
-            parts: Parts::default(),
-            epoch: 2,
-            plan: 77,
-            settings: 5,
-            name: "grad/Wé".into(),
-        };
+        let plain = sample();
         let full = Fingerprint {
             root: Some(Rank(3)),
             parts: Parts::of(&[1, 2]),

@@ -1,5 +1,6 @@
-# Sourced by the scripts that need a nightly toolchain; each says in `check` what it is called, and in `must` whether to fail where it
-# would skip. With NIGHTLY_FETCH=0 nothing is fetched: what is missing is named, with the command that gets it.
+# Sourced by scripts that need what may be missing: a nightly toolchain, or valgrind. Those that skip say in `check` what they are called,
+# and in `must` whether to fail where they would skip. With NIGHTLY_FETCH=0 no toolchain is fetched: what is missing is named, with the
+# command that gets it.
 
 skip() {
     echo "$check: SKIPPED: $*" >&2
@@ -23,4 +24,12 @@ need_toolchain() {
     has_toolchain "$@" && return
     [ "${NIGHTLY_FETCH:-1}" = 1 ] || skip "there is no nightly toolchain${*:+ with $*}; this gets it: ${get[*]}"
     "${get[@]}" >/dev/null 2>&1 || skip "there is no nightly toolchain${*:+ with $*}, and it cannot be had: ${get[*]}"
+}
+
+# get_valgrind: whether there is valgrind. If it is missing and apt may do so it is installed.
+get_valgrind() {
+    if ! command -v valgrind >/dev/null && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+        { apt-get update -qq && apt-get install -y -qq valgrind; } >/dev/null 2>&1 || true
+    fi
+    command -v valgrind >/dev/null
 }
