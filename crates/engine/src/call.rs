@@ -520,3 +520,46 @@ fn say_that_it_is_not_forced(plan: &Plan, choice: &Choice) {
 fn lane_id(plan: u64, lane: u64, lanes: u64) -> u64 {
     digest(0x6c61_6e65, &[plan, lane, lanes].map(u64::to_le_bytes).concat())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{DataType, Reduction};
+
+    const LIMITS: Limits = Limits { deadline: None, first_warning: Duration::MAX };
+
+    fn terms() -> Arc<Terms> {
+        Arc::new(Terms { geometry: Geometry::of(2), choice: Choice::default(), lanes: 1 })
+    }
+
+    #[test]
+    fn a_plan_that_was_given_back_is_lent_again() {
+        let (mut preparer, work) =
+            (Preparer::new(terms(), 0, 0, 0), Work::all_reduce(DataType::Float32, Reduction::Sum, 8));
+        let first = preparer.lend(&work, LIMITS);
+        let plan = Arc::as_ptr(&first.prepared);
+        preparer.give_back(first);
+        let again = preparer.lend(&work, LIMITS);
+        assert_eq!(Arc::as_ptr(&again.prepared), plan);
+        // One that is not given back is found all the same, and another one is another.
+        drop(again);
+        assert_eq!(Arc::as_ptr(&preparer.lend(&work, LIMITS).prepared), plan);
+        let other = Work::all_reduce(DataType::Float32, Reduction::Max, 8);
+        assert_ne!(preparer.lend(&other, LIMITS).hash(), preparer.call(&work, LIMITS).hash());
+    }
+
+    #[test]
+    fn what_was_lent_before_a_change_is_not_kept() {
+        let work = Work::all_reduce(DataType::Float32, Reduction::Sum, 8);
+        let mut preparer = Preparer::new(terms(), 0, 0, 0);
+        let lent = preparer.lend(&work, LIMITS);
+        preparer.with_settings(1);
+        preparer.give_back(lent);
+        assert_eq!(preparer.lend(&work, LIMITS).fingerprint().settings, 1);
+
+        let (lent, newer) = (preparer.lend(&work, LIMITS), terms());
+        preparer.with_terms(&newer);
+        preparer.give_back(lent);
+        assert!(preparer.lend(&work, LIMITS).is_by(&newer));
+    }
+}
