@@ -13,6 +13,7 @@ use shm::observe::Stage;
 use types::transport::Clock;
 use types::{Buffers, OpKind, Result, Tag};
 
+use crate::attended::Attended;
 use crate::config::Timeout;
 use crate::group::{CallOptions, GroupShared, INSIDE, SUBMITTED, lock, try_lock};
 use crate::lanes::Post;
@@ -50,15 +51,41 @@ impl GroupShared {
             return Err(shared.life.error(shared.view.site(kind.name(), tag), Duration::ZERO, false));
         }
         shared.world.ensure_progress_thread()?;
-        let (limits, now) = (shared.limits(options.timeout), MonotonicClock.now());
-        let mut preparer = lock(&shared.submissions);
-        preparer.with_settings(shared.world.settings());
-        if let Some(joined) = shared.joining.get() {
+        match (submissions.next(), submissions.peek()) {
+            (Some(only), None) if shared.attends(&only.work, options) => {
+                let (watched, attended) = Attended::attend(shared, only);
+                let options = CallOptions { light_completion: true, ..*options };
+                shared.enter_submissions(kind, [watched], &options)?;
+                if !shared.look_after(&attended) {
+                    shared.world.activate(shared);
+                    shared.end_if_shut_down();
+                }
+            }
+            (first, _) => {
+                shared.enter_submissions(kind, first.into_iter().chain(submissions), options)?;
+                shared.world.activate(shared);
+                shared.end_if_shut_down();
+            }
+        }
+        Ok(())
+    }
+
+    /// Queues a list of calls, for whoever makes them go on.
+    fn enter_submissions(
+        &self,
+        kind: OpKind,
+        submissions: impl IntoIterator<Item = Submission>,
+        options: &CallOptions<'_>,
+    ) -> Result<()> {
+        let (limits, now) = (self.limits(options.timeout), MonotonicClock.now());
+        let mut preparer = lock(&self.submissions);
+        preparer.with_settings(self.world.settings());
+        if let Some(joined) = self.joining.get() {
             preparer.with_terms(&joined.terms);
         }
         let mut tickets = Vec::new();
         let task = |Submission { work, buffers, done }| {
-            let ticket = shared.note(Stage::Submitted, &work, options.name);
+            let ticket = self.note(Stage::Submitted, &work, options.name);
             tickets.push(ticket);
             let call = preparer.call(&work, limits).started(now).noted(ticket).claiming(options.claims.cloned());
             let call = call.light(options.light_completion);
@@ -68,19 +95,17 @@ impl GroupShared {
             };
             Task { call, buffers, done, next: None }
         };
-        let tasks: Vec<Task> = submissions.map(task).collect();
+        let tasks: Vec<Task> = submissions.into_iter().map(task).collect();
         drop(preparer);
         let number = tasks.len();
         let chain = tasks.into_iter().rev().reduce(|next, task| Task { next: Some(Box::new(next)), ..task });
         let Some(first) = chain else { return Ok(()) };
         match options.name {
-            Some(_) => shared.push(first, number),
+            Some(_) => self.push(first, number),
             None => {
-                shared.push_unnamed(kind, first, number).inspect_err(|error| shared.note_refused(&tickets, error))?
+                self.push_unnamed(kind, first, number).inspect_err(|error| self.note_refused(&tickets, error))?
             }
         }
-        shared.world.activate(shared);
-        shared.end_if_shut_down();
         Ok(())
     }
 
