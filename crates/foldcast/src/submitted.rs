@@ -1,4 +1,4 @@
-//! Calls that are handed over, and run by the progress thread or by one that waits for them.
+//! Calls that are handed over, and run by the progress thread, by one that waits for them or, at first, by the submitting one.
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -19,7 +19,7 @@ use crate::group::{CallOptions, GroupShared, INSIDE, SUBMITTED, lock, try_lock};
 use crate::lanes::Post;
 
 impl GroupShared {
-    /// Hands a call to the progress thread.
+    /// Hands a call to the progress thread, or [looks after it](CallOptions::attended) first.
     pub(crate) fn submit(
         shared: &Arc<GroupShared>,
         work: Work,
@@ -30,7 +30,7 @@ impl GroupShared {
         GroupShared::submit_list(shared, [Submission { work, buffers, done }], options)
     }
 
-    /// Hands a list of calls to the progress thread: they run directly one behind the other, as one call to all others.
+    /// Hands a list of calls to the progress thread, or looks after it first if it is one call: they run directly one behind the other, as one call to all others.
     /// On an error none of them was submitted.
     pub(crate) fn submit_list(
         shared: &Arc<GroupShared>,
@@ -51,26 +51,26 @@ impl GroupShared {
             return Err(shared.life.error(shared.view.site(kind.name(), tag), Duration::ZERO, false));
         }
         shared.world.ensure_progress_thread()?;
-        match (submissions.next(), submissions.peek()) {
+        let has_ended = match (submissions.next(), submissions.peek()) {
             (Some(only), None) if shared.attends(&only.work, options) => {
-                let (watched, attended) = Attended::attend(shared, only);
+                let (noted, attended) = Attended::attend(shared, only);
                 let options = CallOptions { light_completion: true, ..*options };
-                shared.enter_submissions(kind, [watched], &options)?;
-                if !shared.look_after(&attended) {
-                    shared.world.activate(shared);
-                    shared.end_if_shut_down();
-                }
+                shared.enter_submissions(kind, [noted], &options)?;
+                shared.look_after(&attended)
             }
             (first, _) => {
                 shared.enter_submissions(kind, first.into_iter().chain(submissions), options)?;
-                shared.world.activate(shared);
-                shared.end_if_shut_down();
+                false
             }
+        };
+        if !has_ended {
+            shared.world.activate(shared);
+            shared.end_if_shut_down();
         }
         Ok(())
     }
 
-    /// Queues a list of calls, for whoever makes them go on.
+    /// Queues a list of calls for whoever will make them go on. On an error none of them was.
     fn enter_submissions(
         &self,
         kind: OpKind,
@@ -102,9 +102,7 @@ impl GroupShared {
         let Some(first) = chain else { return Ok(()) };
         match options.name {
             Some(_) => self.push(first, number),
-            None => {
-                self.push_unnamed(kind, first, number).inspect_err(|error| self.note_refused(&tickets, error))?
-            }
+            None => self.push_unnamed(kind, first, number).inspect_err(|error| self.note_refused(&tickets, error))?,
         }
         Ok(())
     }
