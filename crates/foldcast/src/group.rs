@@ -41,9 +41,9 @@ pub struct CallOptions<'a> {
     /// For a submitted call: whether its completion only takes note of the end, waits for nothing and submits nothing. Such a
     /// one may run on any thread of the process that makes calls go on, at once.
     pub light_completion: bool,
-    /// For a submitted call: whether the submitting thread looks after it for a moment, and runs its completion if it has ended
-    /// by then. That saves switches to the progress thread and back, and is done for small calls only, where the last ones
-    /// ended as soon: such a moment is some 40 us at most.
+    /// For a submitted call: whether the submitting thread looks after it for a moment, some 40 us at most, and runs its
+    /// completion if it has ended by then: before the submission returns. That saves switches to the progress thread and
+    /// back. It is done for small calls only, while nothing else is under way, and rarely where the last ones took longer.
     pub attended: bool,
 }
 
@@ -260,8 +260,8 @@ impl Group {
         self.shared.run(&work, buffers, options)
     }
 
-    /// Submits [`all_reduce`](Self::all_reduce); never blocks. `done` runs exactly once, on any thread, with no lock
-    /// held, and gets the buffers back; it may submit again.
+    /// Submits [`all_reduce`](Self::all_reduce); never blocks, but for the moment that [`CallOptions::attended`] asks for.
+    /// `done` runs exactly once, on any thread, with no lock held, and gets the buffers back; it may submit again.
     ///
     /// # Errors
     /// What can be refused at once, such as a bad argument: nothing was submitted then and `done` is dropped.

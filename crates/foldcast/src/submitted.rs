@@ -30,7 +30,8 @@ impl GroupShared {
         GroupShared::submit_list(shared, [Submission { work, buffers, done }], options)
     }
 
-    /// Hands a list of calls to the progress thread, or looks after it first if it is one call: they run directly one behind the other, as one call to all others.
+    /// Hands a list of calls to the progress thread: they run directly one behind the other, as one call to all others. If it
+    /// is one call only, it may be [looked after](CallOptions::attended) first.
     /// On an error none of them was submitted.
     pub(crate) fn submit_list(
         shared: &Arc<GroupShared>,
