@@ -434,6 +434,30 @@ def test_a_late_rank_is_named_at_the_deadline(warm_ranks):
     assert "rank 1" in job.results[0] and "node 'waits'" in job.results[0], job.results
 
 
+def loops(rank, size):
+    import tensorflow as tf
+    from foldcast.tensorflow import allreduce
+
+    v1 = tf.compat.v1
+    steps = 5000
+
+    def step(i, x):
+        return i + 1, allreduce(x + 1.0, "max")
+
+    with tf.Graph().as_default(), v1.Session() as session:
+        zeros = [tf.constant(0), tf.constant([float(rank), 0.0])]
+        end = v1.while_loop(lambda i, _: i < steps, step, zeros, parallel_iterations=1)
+        # What is ready runs on the thread that makes it so: the next call within the end of the last one.
+        here = v1.RunOptions(inter_op_thread_pool=-1)
+        for options in [None, here, None, here]:
+            count, result = session.run(end, options=options)
+            assert count == steps and result.tolist() == [steps + size - 1.0, steps], (count, result)
+
+
+def test_long_loops_of_small_calls_in_pools_of_threads_and_without(warm_ranks):
+    warm_ranks(2, loops)
+
+
 def many_steps(rank, size):
     """A training-like function, many times over."""
     import tensorflow as tf

@@ -146,7 +146,8 @@ unsafe fn address<'a>(common: &Common, op: &'static str) -> Result<(Group, &'a s
 }
 
 fn options(tag: &str) -> CallOptions<'_> {
-    CallOptions { name: (!tag.is_empty()).then_some(tag), ..CallOptions::default() }
+    // TensorFlow goes on from `done` on any thread: best on its own.
+    CallOptions { name: (!tag.is_empty()).then_some(tag), attended: true, ..CallOptions::default() }
 }
 
 fn data_type(code: u32) -> Result<DataType> {

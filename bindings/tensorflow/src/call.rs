@@ -180,7 +180,7 @@ unsafe extern "C" fn delete(kernel: *mut c_void) {
     }
 }
 
-/// Starts one call. Never blocks.
+/// Starts one call. Waits for no more than a moment (see [`Table::submit`]).
 ///
 /// # Safety
 /// Only for TensorFlow: `kernel` came from [`create`]; `context` is alive until `done` has run.

@@ -15,6 +15,7 @@ use types::error::Cause;
 use types::transport::{Channel, Counter, Geometry, Windows};
 use types::{Buffers, DataType, Error, GroupName, Rank, Reduction, Result};
 
+use crate::attended::Prospects;
 use crate::config::Timeout;
 use crate::join::{Joined, Joining};
 use crate::lanes::Post;
@@ -40,6 +41,10 @@ pub struct CallOptions<'a> {
     /// For a submitted call: whether its completion only takes note of the end, waits for nothing and submits nothing. Such a
     /// one may run on any thread of the process that makes calls go on, at once.
     pub light_completion: bool,
+    /// For a submitted call: whether the submitting thread looks after it for a moment, some 40 us at most, and runs its
+    /// completion if it has ended by then: before the submission returns. That saves switches to the progress thread and
+    /// back. It is done for small calls only, while nothing else is under way, and rarely where the last ones took longer.
+    pub attended: bool,
 }
 
 impl CallOptions<'_> {
@@ -51,6 +56,7 @@ impl CallOptions<'_> {
         agreed: 0,
         claims: None,
         light_completion: false,
+        attended: false,
     };
 }
 
@@ -107,6 +113,8 @@ pub(crate) struct GroupShared {
     pub(crate) submissions: Mutex<Preparer>,
     pub(crate) unnamed: Mutex<UnnamedLane>,
     pub(crate) named: Mutex<NamedLane>,
+    /// Whether submitted calls are worth looking after.
+    pub(crate) prospects: Prospects,
     /// Who is to lead submitted calls on several threads: named ones, unnamed ones.
     pub(crate) posts: [Post; 2],
     /// The timeout of calls that are given none, encoded.
@@ -161,6 +169,7 @@ impl Group {
                 submissions: Mutex::new(preparer()),
                 unnamed: Mutex::new(UnnamedLane::new(preparer())),
                 named: Mutex::new(NamedLane::new(preparer())),
+                prospects: Prospects::default(),
                 posts: Default::default(),
                 timeout: AtomicU64::new(Timeout::Default.encode()),
                 aborts: AtomicU32::new(0),
@@ -251,8 +260,8 @@ impl Group {
         self.shared.run(&work, buffers, options)
     }
 
-    /// Submits [`all_reduce`](Self::all_reduce); never blocks. `done` runs exactly once, on any thread, with no lock
-    /// held, and gets the buffers back; it may submit again.
+    /// Submits [`all_reduce`](Self::all_reduce); never blocks, but for the moment that [`CallOptions::attended`] asks for.
+    /// `done` runs exactly once, on any thread, with no lock held, and gets the buffers back; it may submit again.
     ///
     /// # Errors
     /// What can be refused at once, such as a bad argument: nothing was submitted then and `done` is dropped.

@@ -17,6 +17,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod attended;
 pub mod blackbox;
 mod blocking;
 pub mod built;

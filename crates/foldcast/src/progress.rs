@@ -9,7 +9,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-use engine::Task;
+use engine::{Completion, OwnedBuffers, Task};
 use shm::{Mask, Waiter, Woken};
 use types::{Rank, Result};
 
@@ -28,7 +28,20 @@ pub(crate) struct Progress {
     /// Groups with calls that must go on.
     active: Mutex<Vec<Arc<GroupShared>>>,
     /// Ended calls whose completions have not run.
-    ended: Mutex<VecDeque<(Task, Result<()>)>>,
+    ended: Mutex<VecDeque<Ending>>,
+}
+
+/// A call that has ended, and its completion.
+pub(crate) struct Ending {
+    pub(crate) done: Completion,
+    pub(crate) result: Result<()>,
+    pub(crate) buffers: Box<dyn OwnedBuffers>,
+}
+
+impl Ending {
+    fn of((task, result): (Task, Result<()>)) -> Ending {
+        Ending { done: task.done, result, buffers: task.buffers }
+    }
 }
 
 impl Default for Progress {
@@ -47,6 +60,11 @@ impl Default for Progress {
 thread_local! {
     /// The turn for which this thread was made to make progress; 0 on all other threads.
     static PROGRESS_TURN: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Whether the calling thread was made to make progress.
+pub(crate) fn is_progress_thread() -> bool {
+    PROGRESS_TURN.get() != 0
 }
 
 /// A thread stands in for the progress thread while this lives.
@@ -240,17 +258,23 @@ impl World {
     /// Takes over ended calls. Light completions run here and now, all others on the progress thread.
     pub(crate) fn complete(&self, ended: Vec<(Task, Result<()>)>) {
         let (light, other): (Vec<_>, Vec<_>) = ended.into_iter().partition(|(task, _)| task.call.is_light());
-        light.into_iter().for_each(|(task, result)| self.run_completion(task, result));
+        light.into_iter().for_each(|ended| self.run_completion(Ending::of(ended)));
         if !other.is_empty() {
-            lock(&self.progress.ended).extend(other);
-            self.progress.rest.wake();
-            self.ring_own();
+            self.complete_later(other.into_iter().map(Ending::of));
         }
     }
 
-    fn run_completion(&self, task: Task, result: Result<()>) {
+    /// Has completions run by the progress thread.
+    pub(crate) fn complete_later(&self, ended: impl IntoIterator<Item = Ending>) {
+        lock(&self.progress.ended).extend(ended);
+        self.progress.rest.wake();
+        self.ring_own();
+    }
+
+    /// Runs a completion on the calling thread.
+    pub(crate) fn run_completion(&self, Ending { done, result, buffers }: Ending) {
         // One user's mistake must not take everybody's progress with it.
-        if std::panic::catch_unwind(AssertUnwindSafe(|| task.finish(result))).is_err() {
+        if std::panic::catch_unwind(AssertUnwindSafe(|| done(result, buffers))).is_err() {
             log::error!("{}: a completion panicked; the calls go on", self.rank());
         }
     }
@@ -264,9 +288,9 @@ impl World {
         let mut ran = false;
         loop {
             let next = lock(&self.progress.ended).pop_front();
-            let Some((task, result)) = next else { return ran };
+            let Some(ending) = next else { return ran };
             ran = true;
-            self.run_completion(task, result);
+            self.run_completion(ending);
             if self.progress.substitutes.load(Ordering::SeqCst) > 0 {
                 // It may be what they wait for.
                 self.ring_own();
@@ -306,7 +330,7 @@ impl World {
             if self.progress.turn.load(Ordering::Acquire) != turn {
                 return;
             }
-            let busy = !lock(&self.progress.active).is_empty();
+            let busy = self.is_active();
             if self.is_shut_down() && !busy {
                 return;
             }
@@ -329,6 +353,11 @@ impl World {
             });
             look = rechecked.get() || woken != Woken::Spun;
         }
+    }
+
+    /// Whether there are calls that the progress thread must run.
+    pub(crate) fn is_active(&self) -> bool {
+        !lock(&self.progress.active).is_empty()
     }
 
     /// Groups with calls that the progress thread must run.

@@ -1,4 +1,4 @@
-//! Calls that are handed over, and run by the progress thread or by one that waits for them.
+//! Calls that are handed over, and run by the progress thread, by one that waits for them or, at first, by the submitting one.
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -13,12 +13,13 @@ use shm::observe::Stage;
 use types::transport::Clock;
 use types::{Buffers, OpKind, Result, Tag};
 
+use crate::attended::Attended;
 use crate::config::Timeout;
 use crate::group::{CallOptions, GroupShared, INSIDE, SUBMITTED, lock, try_lock};
 use crate::lanes::Post;
 
 impl GroupShared {
-    /// Hands a call to the progress thread.
+    /// Hands a call to the progress thread, or [looks after it](CallOptions::attended) first.
     pub(crate) fn submit(
         shared: &Arc<GroupShared>,
         work: Work,
@@ -29,7 +30,8 @@ impl GroupShared {
         GroupShared::submit_list(shared, [Submission { work, buffers, done }], options)
     }
 
-    /// Hands a list of calls to the progress thread: they run directly one behind the other, as one call to all others.
+    /// Hands a list of calls to the progress thread: they run directly one behind the other, as one call to all others. If it
+    /// is one call only, it may be [looked after](CallOptions::attended) first.
     /// On an error none of them was submitted.
     pub(crate) fn submit_list(
         shared: &Arc<GroupShared>,
@@ -50,15 +52,41 @@ impl GroupShared {
             return Err(shared.life.error(shared.view.site(kind.name(), tag), Duration::ZERO, false));
         }
         shared.world.ensure_progress_thread()?;
-        let (limits, now) = (shared.limits(options.timeout), MonotonicClock.now());
-        let mut preparer = lock(&shared.submissions);
-        preparer.with_settings(shared.world.settings());
-        if let Some(joined) = shared.joining.get() {
+        let has_ended = match (submissions.next(), submissions.peek()) {
+            (Some(only), None) if shared.attends(&only.work, options) => {
+                let (noted, attended) = Attended::attend(shared, only);
+                let options = CallOptions { light_completion: true, ..*options };
+                shared.enter_submissions(kind, [noted], &options)?;
+                shared.look_after(&attended)
+            }
+            (first, _) => {
+                shared.enter_submissions(kind, first.into_iter().chain(submissions), options)?;
+                false
+            }
+        };
+        if !has_ended {
+            shared.world.activate(shared);
+            shared.end_if_shut_down();
+        }
+        Ok(())
+    }
+
+    /// Queues a list of calls for whoever will make them go on. On an error none of them was.
+    fn enter_submissions(
+        &self,
+        kind: OpKind,
+        submissions: impl IntoIterator<Item = Submission>,
+        options: &CallOptions<'_>,
+    ) -> Result<()> {
+        let (limits, now) = (self.limits(options.timeout), MonotonicClock.now());
+        let mut preparer = lock(&self.submissions);
+        preparer.with_settings(self.world.settings());
+        if let Some(joined) = self.joining.get() {
             preparer.with_terms(&joined.terms);
         }
         let mut tickets = Vec::new();
         let task = |Submission { work, buffers, done }| {
-            let ticket = shared.note(Stage::Submitted, &work, options.name);
+            let ticket = self.note(Stage::Submitted, &work, options.name);
             tickets.push(ticket);
             let call = preparer.call(&work, limits).started(now).noted(ticket).claiming(options.claims.cloned());
             let call = call.light(options.light_completion);
@@ -68,19 +96,15 @@ impl GroupShared {
             };
             Task { call, buffers, done, next: None }
         };
-        let tasks: Vec<Task> = submissions.map(task).collect();
+        let tasks: Vec<Task> = submissions.into_iter().map(task).collect();
         drop(preparer);
         let number = tasks.len();
         let chain = tasks.into_iter().rev().reduce(|next, task| Task { next: Some(Box::new(next)), ..task });
         let Some(first) = chain else { return Ok(()) };
         match options.name {
-            Some(_) => shared.push(first, number),
-            None => {
-                shared.push_unnamed(kind, first, number).inspect_err(|error| shared.note_refused(&tickets, error))?
-            }
+            Some(_) => self.push(first, number),
+            None => self.push_unnamed(kind, first, number).inspect_err(|error| self.note_refused(&tickets, error))?,
         }
-        shared.world.activate(shared);
-        shared.end_if_shut_down();
         Ok(())
     }
 

@@ -54,6 +54,13 @@ impl<'a> Waiter<'a> {
         Waiter { pauses: 0, world, peers, stage: Stage::Spin, yields: 0, spinning_since: None }
     }
 
+    /// Whether every pause so far was a spin: none has let another thread have the processor, as where an awaited peer shares
+    /// it, and the next one will not sleep.
+    #[must_use]
+    pub fn only_spins(&self) -> bool {
+        self.stage == Stage::Spin && self.yields == 0
+    }
+
     /// Lets a moment pass: call it whenever a look was in vain, then look again.
     ///
     /// The first calls only count and pause. Later ones may sleep, at most for `limit`; `recheck` is asked once more
