@@ -28,9 +28,9 @@ pub struct Table {
     pub version: u32,
     /// Size of this struct in bytes.
     pub size: u32,
-    /// Submits one allreduce. Never waits for more than a moment, some 40 us. [`Common::done`] runs exactly once, on any thread, possibly before this
-    /// returns; until then input and output stay valid and untouched by the caller. The struct itself and its
-    /// strings are read only before this returns.
+    /// Submits one allreduce. Never waits for more than a moment, some 40 us. [`Common::done`] runs exactly once, on any thread,
+    /// possibly before this returns; until then input and output stay valid and untouched by the caller. The struct itself and
+    /// its strings are read only before this returns.
     ///
     /// # Safety
     /// The pointers of the call must be as [`Call`] says.
