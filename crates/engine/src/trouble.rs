@@ -38,9 +38,8 @@ impl View {
 }
 
 /// How long a rank may have left in order before a wait fails for it. One that left because of another's death, or of an
-/// abort, may be seen to have gone before the first cause is: how a process died may take 30 ms to become known, and as long
-/// again where other programs have the processors.
-pub const SETTLING: Duration = Duration::from_millis(60);
+/// abort, may be seen to have gone before the first cause is.
+pub const SETTLING: Duration = Duration::from_millis(30);
 
 /// What a wait remembers between looks.
 #[derive(Debug, Default)]

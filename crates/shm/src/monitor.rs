@@ -140,6 +140,8 @@ impl Monitor {
         while self.world.home().is_here() && !self.world.is_stopping() {
             self.step();
         }
+        // No more will be told.
+        self.world.set_dying(0);
         let left = self.world.desk().take_asks();
         for wish in left.iter().chain(self.askings.values().map(|asking| &asking.wish)) {
             if let Wish::Group(ask) = wish {
@@ -242,6 +244,7 @@ impl Monitor {
                 None => self.dying.push((rank, since)),
             }
         }
+        self.world.set_dying(self.dying.len());
     }
 
     fn ending_of(&self, rank: Rank, patient: bool) -> Option<Ending> {

@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64 as LocalU64, Ordering as LocalOrdering};
+use std::sync::atomic::{AtomicBool, AtomicU64 as LocalU64, AtomicUsize, Ordering as LocalOrdering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -63,6 +63,8 @@ pub struct World {
     size: usize,
     home: Home,
     fates: Box<[LocalU64]>,
+    /// Ranks that are seen to be gone, and it is not known yet how.
+    dying: AtomicUsize,
     pub(crate) addresses: Box<[Address]>,
     arenas: Arenas,
     desk: Mutex<Desk>,
@@ -138,6 +140,7 @@ impl World {
             size,
             home,
             fates: (0..size).map(|_| LocalU64::new(0)).collect(),
+            dying: AtomicUsize::new(0),
             addresses,
             arenas: Arenas::new(size),
             desk: Mutex::new(Desk::default()),
@@ -284,10 +287,14 @@ impl World {
     }
 
     /// What is known of a rank. Once it is gone, all that it ever wrote is visible.
+    ///
+    /// Nobody has left while it is to be told how another rank died: it may have left because of that, and the death is
+    /// the cause to tell of.
     #[must_use]
     pub fn fate(&self, rank: Rank) -> Fate {
         let known = decode(self.fates[rank.index()].load(LocalOrdering::Acquire));
         match (known, self.left(rank)) {
+            (Fate::Alive, Some(_)) if self.dying.load(LocalOrdering::Acquire) > 0 => Fate::Alive,
             (Fate::Alive | Fate::Gone(Ending::Unknown), Some(calls)) => Fate::Gone(Ending::Left(calls)),
             (known, _) => known,
         }
@@ -304,6 +311,13 @@ impl World {
         let fate = &self.fates[rank.index()];
         if fate.compare_exchange(0, encode(ending), LocalOrdering::Release, LocalOrdering::Relaxed).is_ok() {
             log::debug!("{} sees that {rank} {ending}", self.rank);
+            self.ring_own();
+        }
+    }
+
+    /// Says of how many ranks it is to be told how they died; whoever waits looks again.
+    pub(crate) fn set_dying(&self, number: usize) {
+        if self.dying.swap(number, LocalOrdering::Release) > number {
             self.ring_own();
         }
     }

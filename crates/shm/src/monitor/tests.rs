@@ -6,6 +6,8 @@ use types::GroupName;
 use super::*;
 use crate::groups::{GroupKey, Request};
 use crate::meeting::{JobKey, Meeting};
+use crate::segment::Segment;
+use crate::wire::Address;
 
 /// Ranks that are threads of this process, with their monitors.
 fn world(size: usize) -> Vec<Arc<World>> {
@@ -90,4 +92,22 @@ fn a_stopped_monitor_closes_what_is_on_its_way() {
     worlds[1].stop_monitor();
     assert!(matches!(take(&request), Err(Error::Closed { .. })));
     worlds[0].stop_monitor();
+}
+
+#[test]
+fn a_death_comes_before_those_who_left_because_of_it() {
+    let home = crate::fork::Home::here().unwrap();
+    let (segment, fd) = World::create_segment(3, home).unwrap();
+    let enter = |segment, rank| World::enter(segment, Rank(rank), vec![Address::default(); 3].into(), home).unwrap();
+    let other = Segment::attach("test", &fd, World::segment_bytes(3), home).unwrap();
+    // Without monitors, which would tell of what is said here.
+    let (world, other) = (enter(segment, 0), enter(other, 2));
+    let fates = || [1, 2].map(|rank| world.fate(Rank(rank)));
+    // Rank 1 is seen to be gone; before it is known how, rank 2 leaves.
+    world.set_dying(1);
+    other.leave(7);
+    assert_eq!(fates(), [Fate::Alive, Fate::Alive]);
+    world.record(Rank(1), Ending::Signalled(6));
+    world.set_dying(0);
+    assert_eq!(fates(), [Fate::Gone(Ending::Signalled(6)), Fate::Gone(Ending::Left(7))]);
 }
