@@ -79,7 +79,7 @@ impl Substitute<'_> {
     fn step_out(world: &World) {
         world.progress.substitutes.fetch_sub(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        if !lock(&world.progress.active).is_empty() || world.is_shut_down() {
+        if world.is_active() || world.is_shut_down() {
             world.progress.rest.wake();
         }
     }
@@ -244,7 +244,7 @@ impl World {
 
     /// One round over all active groups; returns whether anything moved.
     fn make_progress(&self, look: bool) -> bool {
-        let active = lock(&self.progress.active).clone();
+        let active = self.active_groups();
         let mut moved = false;
         for group in &active {
             moved |= group.progress(look);
