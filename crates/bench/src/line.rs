@@ -39,7 +39,7 @@ impl Line {
     }
 }
 
-/// How long a cache line takes from one processor to another and back, in ns: the median of short stretches of some 2 ms,
+/// How long a cache line takes from one processor to another and back, in ns: the median of short stretches, some 2 ms in all,
 /// in which two threads of their own, one bound to each, hand a number to and fro. Small calls take a few such trips, and on
 /// a virtual machine the way may change while a program runs, by a factor of six where the two are moved to different caches.
 ///

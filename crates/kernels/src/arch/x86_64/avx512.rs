@@ -43,7 +43,7 @@ impl Register for __m512i {
     }
 }
 
-/// Of 16 bytes those before `len`, at least one and at most 16. Of twice or four times as many [`first_of_64`].
+/// The mask of the first `len` of 16 bytes, at least one; below, of 32 and of 64.
 #[inline(always)]
 const fn first_of_16(len: usize) -> __mmask16 {
     !0 >> (16 - len)
