@@ -122,14 +122,15 @@ def bounded(rank, size):
         if step == 300:  # every size was there, twice
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak
-    assert grown < 32 << 10, f"the process has grown by {grown} KiB"
+    assert grown < 16 << 10, f"the process has grown by {grown} KiB"
     # Larger than the limit: never kept.
     foldcast.allreduce(np.ones(3 << 20, np.float32))
     assert pieces()[1] <= 8 << 20
 
 
 def test_what_is_kept_is_bounded(ranks):
-    ranks(2, bounded, env={"FOLDCAST_POOL_BYTES": str(8 << 20)})
+    # The inputs, too, are mappings of their own: else the holes in malloc's heap, other ones in each run, are counted with it.
+    ranks(2, bounded, env={"FOLDCAST_POOL_BYTES": str(8 << 20), "MALLOC_MMAP_THRESHOLD_": "65536"})
 
 
 def nothing_kept(rank, size):
