@@ -104,8 +104,8 @@ pub(crate) fn find_trouble<W: SharedWindows, P: Peers>(
         let ending = departure(ground, waits.channel, *index)?;
         Some((ground.view.world(*index), ending))
     });
-    // Rather one that died than one that left, perhaps because of it.
-    if let Some((peer, ending)) = gone.min_by_key(|(_, ending)| matches!(ending, Ending::Left(_))) {
+    // Rather one that died than one that ended or left because of it.
+    if let Some((peer, ending)) = gone.min_by_key(|(_, ending)| ending.remoteness()) {
         return Some(Trouble::Over(Cause::RankDied { peer, ending }));
     }
     if call.limits.deadline.is_some_and(|limit| elapsed >= limit) {

@@ -300,6 +300,24 @@ fn a_death_is_named_on_every_rank_that_depended_on_it() {
 }
 
 #[test]
+fn of_several_ends_the_one_that_speaks_for_itself_is_told() {
+    let ends = [Ending::Left(0), Ending::Exited(0), Ending::Exited(1), Ending::Signalled(9)];
+    for (seed, (first, second)) in (0..).zip(ends.iter().flat_map(|a| ends.iter().map(move |b| (*a, *b)))) {
+        let mut world = World::new(3, seed);
+        let end = world.actors[1].submit(&Request::sum(5));
+        world.memory.host().kill(0, first);
+        world.memory.host().kill(2, second);
+        world.run(core::slice::from_ref(&end));
+        let later = |ending| ends.iter().position(|each| *each == ending);
+        let told = if later(first) >= later(second) { (0, first) } else { (20, second) };
+        match ended(&end).expect_err("two ranks are missing") {
+            Error::RankDied(death) => assert_eq!((death.peer.0, death.ending), told),
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
 fn a_rank_that_finished_its_part_may_leave() {
     for seed in 0..SEEDS {
         let mut world = World::new(3, seed);

@@ -308,7 +308,7 @@ impl Joining {
     }
 }
 
-/// Another member that is gone, if one is: rather one that died than one that left, perhaps because of it.
+/// Another member that is gone, if one is: rather one that died than one that ended or left because of it.
 fn gone(group: &GroupShared) -> Option<(Rank, Ending)> {
     let host = group.world.host()?;
     let others = group.view.ranks.iter().filter(|rank| **rank != group.view.rank);
@@ -316,7 +316,7 @@ fn gone(group: &GroupShared) -> Option<(Rank, Ending)> {
         Fate::Gone(ending) => Some((*rank, ending)),
         Fate::Alive => None,
     });
-    gone.min_by_key(|(_, ending)| matches!(ending, Ending::Left(_)))
+    gone.min_by_key(|(_, ending)| ending.remoteness())
 }
 
 /// What an error in getting the memory means for the group.

@@ -233,16 +233,11 @@ impl Monitor {
 
     /// Records deaths as soon as it is known how, or has taken too long.
     fn settle_deaths(&mut self) {
-        for (rank, since) in core::mem::take(&mut self.dying) {
-            let patient = since.elapsed() < REASON_LIMIT;
-            let ending = self.ending_of(rank, patient);
-            match ending.or((!patient).then_some(Ending::Unknown)) {
-                Some(ending) => {
-                    self.world.record(rank, ending);
-                    self.lives[rank.index()] = None;
-                }
-                None => self.dying.push((rank, since)),
-            }
+        let known = known_endings(&self.dying, |rank, patient| self.ending_of(rank, patient));
+        self.dying.drain(..known.len());
+        for (rank, ending) in known {
+            self.world.record(rank, ending);
+            self.lives[rank.index()] = None;
         }
         self.world.set_dying(self.dying.len());
     }
@@ -454,6 +449,17 @@ impl Monitor {
             }
         });
     }
+}
+
+/// Which of these deaths are to be told now: in the order in which they were seen, since later ones may be because of earlier ones.
+/// `ending` says how a rank ended, as far as can be known; the patient would rather wait for a better reason.
+fn known_endings(dying: &[(Rank, Instant)], ending: impl Fn(Rank, bool) -> Option<Ending>) -> Vec<(Rank, Ending)> {
+    let known = |(rank, since): &(Rank, Instant)| {
+        let patient = since.elapsed() < REASON_LIMIT;
+        let ending = ending(*rank, patient).or((!patient).then_some(Ending::Unknown))?;
+        Some((*rank, ending))
+    };
+    dying.iter().map_while(known).collect()
 }
 
 fn lost(world: &World, ask: &Ask, ending: Ending) -> Error {
