@@ -2,6 +2,7 @@
 //!
 //! * `array` turns what a caller gave into buffers, or refuses it;
 //! * `pool` keeps the memory of results for the next ones, `arena` makes arrays that other ranks can read;
+//! * `fast` takes the arguments of an allreduce without a tuple and a dict;
 //! * `call` runs a blocking call with the GIL released, `handle` an asynchronous one; `many` has calls of lists, `moves`
 //!   broadcast and allgather;
 //! * `state` owns the communicator of the process from `init` to the interpreter's exit;
@@ -18,6 +19,7 @@ mod array;
 mod bridge;
 mod built;
 mod call;
+mod fast;
 mod group;
 mod handle;
 mod logger;
@@ -48,8 +50,8 @@ fn _foldcast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(state::abort, module)?)?;
     module.add_function(wrap_pyfunction!(state::shutdown, module)?)?;
     module.add_function(wrap_pyfunction!(state::at_exit, module)?)?;
-    module.add_function(wrap_pyfunction!(call::allreduce, module)?)?;
-    module.add_function(wrap_pyfunction!(call::allreduce_async, module)?)?;
+    fast::add::<fast::AllReduce>(module, wrap_pyfunction!(call::allreduce, module)?)?;
+    fast::add::<fast::AllReduceAsync>(module, wrap_pyfunction!(call::allreduce_async, module)?)?;
     module.add_function(wrap_pyfunction!(many::allreduce_fused, module)?)?;
     module.add_function(wrap_pyfunction!(many::allreduce_fused_async, module)?)?;
     module.add_function(wrap_pyfunction!(call::barrier, module)?)?;
