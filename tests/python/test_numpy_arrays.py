@@ -1,6 +1,12 @@
 """What is taken as an array, and what comes back."""
 
+import gc
+import inspect
+import pickle
+import sys
+
 import numpy as np
+import pytest
 
 
 def shapes_and_layouts(rank, size):
@@ -83,12 +89,38 @@ def keyword_and_positional(rank, size):
     assert foldcast.allreduce(array, group="hccl_world_group", timeout=float("inf")).tolist() == [
         size * i + sum(range(size)) for i in range(3)
     ]
-    try:
-        foldcast.allreduce(array, "sum", array)
-    except TypeError:
-        pass
-    else:
-        raise AssertionError("out is for keywords only")
+    # A name that is no literal of the program.
+    assert foldcast.allreduce(array, **{"".join("red uction".split()): "max"})[0] == size - 1
+
+
+def wrong_arguments(rank, size):
+    """They are refused in Python's own words, and nothing is kept of them."""
+    import foldcast
+
+    array = np.arange(3, dtype=np.float32)
+    out = np.empty_like(array)
+    for function in (foldcast.allreduce, foldcast.allreduce_async):
+        for call, said in [
+            (lambda: function(), "missing 1 required positional argument: 'array'"),
+            (lambda: function(out=out), "missing 1 required positional argument: 'array'"),
+            (lambda: function(array, "sum", out), "takes from 1 to 2 positional arguments but 3 were given"),
+            (lambda: function(array, array=array), "got multiple values for argument 'array'"),
+            (lambda: function(array, "sum", reduction="sum"), "got multiple values for argument 'reduction'"),
+            (lambda: function(array, outt=out), "got an unexpected keyword argument 'outt'"),
+            (lambda: function(array, out=out, **{"o u t": out}), "got an unexpected keyword argument 'o u t'"),
+        ]:
+            with pytest.raises(TypeError) as told:
+                call()
+            assert str(told.value) == f"{function.__name__}() {said}"
+        before = [sys.getrefcount(each) for each in (array, out)]
+        for _ in range(100):
+            function(array, "sum", out=out, name="n", timeout=3.0)
+            with pytest.raises(foldcast.InvalidArgumentError, match="reduction"):
+                function(array, "mean", out=out)
+        gc.collect()
+        assert [sys.getrefcount(each) for each in (array, out)] == before
+        assert inspect.signature(function).parameters["out"].kind is inspect.Parameter.KEYWORD_ONLY
+        assert pickle.loads(pickle.dumps(function)) is function and function.__doc__.startswith(("Reduce", "Begin"))
 
 
 def test_shapes_and_layouts(ranks):
@@ -101,3 +133,7 @@ def test_things_that_are_no_arrays(ranks):
 
 def test_keyword_and_positional(ranks):
     ranks(2, keyword_and_positional)
+
+
+def test_wrong_arguments(ranks):
+    ranks(1, wrong_arguments)
