@@ -1,7 +1,7 @@
 """Times Foldcast beside other libraries: `make bench-peers`. The README beside this file says how.
 
-Each round runs every contestant once in every suite, part by part, the order rotating; ratios are of one round. `states.py`
-says when a part runs.
+Each round runs every contestant in every suite, part by part, the order rotating; ratios are of one round. `states.py` says when a part
+runs, and how often.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def arguments():
     parser.add_argument("--quick", action="store_true", help="few sizes, 2 ranks, no tuned entries; no file is changed")
     parser.add_argument("--suite", help="only these, separated by commas: " + ", ".join(s.name for s in suites.SUITES))
     parser.add_argument("--only", help="only these contestants, such as foldcast,intelmpi; foldcast is always one")
-    parser.add_argument("--case-ms", type=int, default=150, help="time for each measurement")
+    parser.add_argument("--case-ms", type=int, default=150, help="time for a measurement in a round")
     parser.add_argument("--samples", type=int, default=41, help="batches in that time")
     parser.add_argument("--no-install", action="store_true", help="with what is installed already")
     parser.add_argument("--report", metavar="RESULTS", type=Path, help="only write the report of earlier results anew")
@@ -39,13 +39,14 @@ def arguments():
 
 def run(peer, suite, cases, args):
     """One contestant in one suite: the rows, the share of the cores that other programs used meanwhile, and seconds."""
+    case_ms, samples = (amount // states.turns(suite) for amount in (args.case_ms, args.samples))
     text = ",".join(":".join(map(str, case)) for case in cases)
     command = [str(part) for part in peer.command(suite.ranks, text)]
     begun, busy, own = time.monotonic(), machine.busy(), machine.own()
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
             command,
-            env=peers.environment(peer, suite, args.case_ms, args.samples),
+            env=peers.environment(peer, suite, case_ms, samples),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -83,6 +84,7 @@ def records(number, run):
             continue
         yield {
             "round": number,
+            "turn": run.turn,
             "suite": run.suite.name,
             "peer": peer.name,
             "bytes": int(size),
@@ -144,6 +146,7 @@ def rounds(args, log):
         log(limits(number))
         turned = members[number % len(members) :] + members[: number % len(members)]
         parts = [part for suite in chosen for part in states.parts(suite, turned)]
+        parts.sort(key=lambda part: part.turn)
         for done in states.run_all(parts, measure):
             if done.last:
                 log(records(number, done))

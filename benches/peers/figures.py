@@ -13,11 +13,12 @@ class Figures:
 
     def __init__(self, results):
         self.about = json.loads((results / "about.json").read_text())
-        # (suite, bytes, dtype, mode) -> peer -> round -> us
+        # (suite, bytes, dtype, mode) -> peer -> round -> us: the median over the turns of the round
         self.times = defaultdict(lambda: defaultdict(dict))
+        turns = defaultdict(list)
         self.limits = defaultdict(list)
         self.foreign = []
-        # The same for the round trips before and after, where they are known.
+        # The same, by round and turn, for the round trips before and after, where they are known.
         self.trips = defaultdict(lambda: defaultdict(dict))
         self.rounds = 0
         with open(results / "raw.jsonl") as file:
@@ -27,10 +28,13 @@ class Figures:
                     self.limits[row["bytes"]].append(row["us"])
                 else:
                     key = (row["suite"], row["bytes"], row["dtype"], row["mode"])
-                    self.times[key][row["peer"]][row["round"]] = row["us"]
+                    turns[key, row["peer"], row["round"]].append(row["us"])
                     self.foreign.append(row["foreign"])
                     if "line_round_trip_ns" in row:
-                        self.trips[key][row["peer"]][row["round"]] = row["line_round_trip_ns"]
+                        turn = (row["round"], row.get("turn", 0))
+                        self.trips[key][row["peer"]][turn] = row["line_round_trip_ns"]
+        for (key, peer, number), times in turns.items():
+            self.times[key][peer][number] = median(times)
 
     def time(self, key, peer):
         """The median over rounds in us; None if it was not measured."""
@@ -77,16 +81,16 @@ class Figures:
             if size > MOST_BYTES or "foldcast" not in by_peer:
                 continue
             own = by_peer["foldcast"]
-            for name, by_round in by_peer.items():
+            for name, by_turn in by_peer.items():
                 if name != "foldcast":
-                    found += [not alike(own[number] + trips) for number, trips in by_round.items() if number in own]
+                    found += [not alike(own[turn] + trips) for turn, trips in by_turn.items() if turn in own]
         return sum(found), len(found)
 
     def own_trips(self):
         """The round trips beside Foldcast's small cases."""
-        rounds = [
+        turns = [
             by_peer["foldcast"]
             for (_, size, _, _), by_peer in self.trips.items()
             if size <= MOST_BYTES and "foldcast" in by_peer
         ]
-        return [ns for by_round in rounds for trips in by_round.values() for ns in trips]
+        return [ns for by_turn in turns for trips in by_turn.values() for ns in trips]

@@ -131,11 +131,16 @@ def members(modules, *names):
     return [modules["peers"].by_name(name) for name in names]
 
 
-def test_parts_have_every_case_of_every_contestant_once(modules):
+def test_parts_have_every_case_of_every_contestant_as_often_as_there_are_turns(modules):
     states, peers, suites = modules["states"], modules["peers"], modules["suites"]
     for suite in suites.SUITES:
         found = {peer.name: [] for peer in peers.PEERS}
+        found_turns = {case: [] for case in suite.cases}
         for part in states.parts(suite, peers.PEERS):
+            for case in part.suite.cases:
+                found_turns[case].append(part.turn)
+            if part.turn:
+                continue
             assert part.todo and part.suite.name == suite.name
             small = [case.bytes <= states.MOST_BYTES for case in part.suite.cases]
             assert part.any_state or (all(small) and len(small) <= states.MOST_CASES)
@@ -144,6 +149,18 @@ def test_parts_have_every_case_of_every_contestant_once(modules):
                 found[peer.name] += peers.cases_of(peer, part.suite)
         for peer in peers.PEERS:
             assert sorted(found[peer.name]) == sorted(peers.cases_of(peer, suite)), (suite.name, peer.name)
+        for case, turns in found_turns.items():
+            once = suite.kind == "python" or case.bytes > states.MOST_BYTES
+            assert turns == ([0] if once else [0, 1, 2]), case
+
+
+def test_a_time_of_a_round_is_the_median_over_its_turns(modules, tmp_path):
+    # mpich met one good moment, which says nothing of it.
+    rows = [(0, "clean", "foldcast", 8, "out", us) for us in (1.0, 1.0, 3.0)]
+    rows += [(0, "clean", "mpich", 8, "out", us) for us in (0.5, 2.0, 2.0)]
+    figures = modules["figures"].Figures(results(tmp_path, rows))
+    assert figures.ratio(("clean", 8, "f32", "out")) == 0.5
+    assert figures.time(("clean", 8, "f32", "out"), "mpich") == 2.0
 
 
 class World:
