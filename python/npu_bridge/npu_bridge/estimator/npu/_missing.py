@@ -3,6 +3,9 @@
 import tensorflow as tf
 
 
+NO_KERAS = "finds no Keras, install the one that belongs to it"
+
+
 class Missing:
     """The base of classes whose own base is not there."""
 
@@ -21,14 +24,16 @@ def estimator_class(name):
     try:
         return getattr(tf.compat.v1.estimator, name)
     except (AttributeError, ImportError):
-        return type(name, (Missing,), {"_problem": problem})
+        pass
+    except RecursionError:  # see keras_callback
+        problem = f"{NO_KERAS}: its Estimator needs it"
+    return type(name, (Missing,), {"_problem": problem})
 
 
 def keras_callback():
     """The base of callbacks of Keras, or a `Missing`."""
     try:
         return tf.keras.callbacks.Callback
-    # TensorFlow 2.16 and newer ask themselves for Keras without end where it is not installed.
+    # TensorFlow 2.15 and newer ask themselves for Keras without end where it is not installed.
     except (AttributeError, ImportError, RecursionError):
-        problem = "finds no Keras: install the keras that belongs to it"
-        return type("Callback", (Missing,), {"_problem": problem})
+        return type("Callback", (Missing,), {"_problem": NO_KERAS})
