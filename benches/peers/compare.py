@@ -39,7 +39,7 @@ def arguments():
 
 def run(peer, suite, cases, args):
     """One contestant in one suite: the rows, the share of the cores that other programs used meanwhile, and seconds."""
-    case_ms, samples = (amount // states.turns(suite) for amount in (args.case_ms, args.samples))
+    case_ms, samples = (max(1, amount // states.turns(suite)) for amount in (args.case_ms, args.samples))
     text = ",".join(":".join(map(str, case)) for case in cases)
     command = [str(part) for part in peer.command(suite.ranks, text)]
     begun, busy, own = time.monotonic(), machine.busy(), machine.own()
@@ -85,6 +85,7 @@ def records(number, run):
         yield {
             "round": number,
             "turn": run.turn,
+            "turns": states.turns(run.suite),
             "suite": run.suite.name,
             "peer": peer.name,
             "bytes": int(size),

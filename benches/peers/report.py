@@ -51,7 +51,7 @@ def distance(figures):
     unlike, count = figures.unlike()
     return [
         f"In {unlike} of {count} measurements up to {size_text(MOST_BYTES)} the cores were not as far apart as in Foldcast's run of the same",
-        f"round. Beside Foldcast's, a cache line's round trip between the cores took {states}.",
+        f"turn. Beside Foldcast's, a cache line's round trip between the cores took {states}.",
     ]
 
 
@@ -59,7 +59,7 @@ def text(figures):
     about = figures.about
     loud = sum(share > 0.06 for share in figures.foreign)
     lines = [
-        f"{about['date']}; {about['machine']}; {figures.rounds} rounds, {about['case_ms']} ms a measurement. Times in us, the",
+        f"{about['date']}; {about['machine']}; {figures.rounds} rounds, {about['case_ms']} ms a time of a round. Times in us, the",
         "median over the rounds, best in bold. ratio is Foldcast's time by the best other's of the same round, the median over",
         f"the rounds. In {loud} of {len(figures.foreign)} measurements other programs used more than 6 % of the cores.",
         *distance(figures),

@@ -2,12 +2,12 @@
 
 A virtual machine's cores are near (they share a cache, or are even two threads of one core) or far from each other by turns of
 some seconds, and a call of 8 bytes takes more than twice as long where they are far. So suites are cut into parts that take
-a second or two. All contestants of a part are to run in the state in which its first one has run: at any time, that part goes on
+a second. All contestants of a part are to run in the state in which its first one has run: at any time, that part goes on
 whose state it is.
 
 Other changes nobody sees: there are seconds in which everything takes longer, or less, than usual. A round's best other is the best
 of many, so one of them that met a good second would stand for all. So each of these parts has three turns in a round, each of a third
-of the time, all first ones before the second ones; a contestant's time in the round is the median.
+of the time, with others between them where there are any; a contestant's time in the round is the median.
 """
 
 import os
@@ -106,10 +106,12 @@ def parts(suite, members):
 
 def choose(open_parts, ns):
     """The part to go on with where a round trip takes so long; None: only such are left whose state is another."""
+    lowest = min((part.turn for part in open_parts if not part.any_state), default=0)
     for wanted in (
         lambda part: part.fits(ns),
-        lambda part: not part.any_state and not part.state,
+        lambda part: not part.any_state and not part.state and part.turn == lowest,
         lambda part: part.any_state,
+        lambda part: not part.any_state and not part.state,
     ):
         for part in open_parts:
             if wanted(part):

@@ -215,7 +215,9 @@ def no_keras_body(rank, size):
     except (ImportError, RecursionError):
         with pytest.raises(NotImplementedError, match="NPUBroadcastGlobalVariablesCallback.*finds no Keras"):
             scope["npu_callbacks_append"]()
-        with pytest.raises(NotImplementedError, match="NPURunConfig: TensorFlow .*(has no Estimator|finds no Keras.*Estimator)"):
+        with pytest.raises(
+            NotImplementedError, match="NPURunConfig: TensorFlow .*(has no Estimator|finds no Keras.*Estimator)"
+        ):
             scope["NPURunConfig"]()
         return "missing"
     return "there"  # TensorFlow 1.15 brings its own

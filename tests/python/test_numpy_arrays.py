@@ -100,17 +100,17 @@ def wrong_arguments(rank, size):
     array = np.arange(3, dtype=np.float32)
     out = np.empty_like(array)
     for function in (foldcast.allreduce, foldcast.allreduce_async):
-        for call, said in [
-            (lambda: function(), "missing 1 required positional argument: 'array'"),
-            (lambda: function(out=out), "missing 1 required positional argument: 'array'"),
-            (lambda: function(array, "sum", out), "takes from 1 to 2 positional arguments but 3 were given"),
-            (lambda: function(array, array=array), "got multiple values for argument 'array'"),
-            (lambda: function(array, "sum", reduction="sum"), "got multiple values for argument 'reduction'"),
-            (lambda: function(array, outt=out), "got an unexpected keyword argument 'outt'"),
-            (lambda: function(array, out=out, **{"o u t": out}), "got an unexpected keyword argument 'o u t'"),
+        for by_position, by_name, said in [
+            ((), {}, "missing 1 required positional argument: 'array'"),
+            ((), {"out": out}, "missing 1 required positional argument: 'array'"),
+            ((array, "sum", out), {}, "takes from 1 to 2 positional arguments but 3 were given"),
+            ((array,), {"array": array}, "got multiple values for argument 'array'"),
+            ((array, "sum"), {"reduction": "sum"}, "got multiple values for argument 'reduction'"),
+            ((array,), {"outt": out}, "got an unexpected keyword argument 'outt'"),
+            ((array,), {"out": out, "o u t": out}, "got an unexpected keyword argument 'o u t'"),
         ]:
             with pytest.raises(TypeError) as told:
-                call()
+                function(*by_position, **by_name)
             assert str(told.value) == f"{function.__name__}() {said}"
         before = [sys.getrefcount(each) for each in (array, out)]
         for _ in range(100):

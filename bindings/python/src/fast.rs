@@ -119,7 +119,8 @@ impl<'py> Given<'py> {
     }
 }
 
-/// Arguments as CPython has them: borrowed references, alive as long as the call.
+/// Arguments as CPython has them: borrowed references, alive as long as the call; where they come from a dict, as in `f(**d)`, in the
+/// first releases of 3.7 only until something changes the dict. So all are taken before anything else happens.
 struct Arguments<'a, 'py> {
     py: Python<'py>,
     by_position: &'a [*mut ffi::PyObject],
@@ -164,7 +165,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
     }
 
     fn bound(&self, value: *mut ffi::PyObject) -> Option<Bound<'py, PyAny>> {
-        // SAFETY: a reference that lives as long as the call, and the GIL is held.
+        // SAFETY: a reference of the caller's that lives until Python code runs, and the GIL is held.
         unsafe { Bound::from_borrowed_ptr_or_opt(self.py, value) }
     }
 
@@ -197,13 +198,12 @@ unsafe extern "C" fn enter<F: Function>(
     by_position: ffi::Py_ssize_t,
     names: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    // The caller has the GIL; this tells PyO3.
-    Python::with_gil(|py| {
+    let run = |py: Python<'_>| {
         // SAFETY: as the caller promises.
         let arguments = unsafe { Arguments::new(py, values, by_position, names) };
         let outcome = catch_unwind(AssertUnwindSafe(|| arguments.call::<F>())).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("panic from Rust code");
             Err(PyErr::new::<PanicException, _>(text.to_owned()))
         });
         match outcome {
@@ -213,7 +213,9 @@ unsafe extern "C" fn enter<F: Function>(
                 ptr::null_mut()
             }
         }
-    })
+    };
+    // SAFETY: the interpreter is there, perhaps about to end, since it calls this. It holds the GIL; this tells PyO3.
+    unsafe { Python::with_gil_unchecked(run) }
 }
 
 /// Adds to the module the function that does as this one of PyO3's does.

@@ -301,7 +301,7 @@ fn a_death_is_named_on_every_rank_that_depended_on_it() {
 
 #[test]
 fn of_several_ends_the_one_that_speaks_for_itself_is_told() {
-    let ends = [Ending::Left(0), Ending::Exited(0), Ending::Exited(1), Ending::Signalled(9)];
+    let ends = [Ending::Left(0), Ending::Exited(0), Ending::Signalled(15), Ending::Unknown, Ending::Signalled(9)];
     for (seed, (first, second)) in (0..).zip(ends.iter().flat_map(|a| ends.iter().map(move |b| (*a, *b)))) {
         let mut world = World::new(3, seed);
         let end = world.actors[1].submit(&Request::sum(5));

@@ -254,21 +254,21 @@ impl<'a> Watch<'a> {
         Error::InvalidArgument(Box::new(InvalidArgument { site: Some(self.site()), field, expected, got }))
     }
 
-    /// How a process ended that is gone, waiting a moment for the reason to become known.
-    fn ending(&mut self, rank: Rank, life: Option<&Life>) -> Ending {
+    /// The error that a rank is gone, waiting a moment for the reason to become known. If the launcher tells of another one
+    /// meanwhile, that one was first.
+    fn death_of(&mut self, rank: Rank, life: Option<&Life>) -> Error {
         let since = Instant::now();
         while since.elapsed() < REASON_LIMIT {
-            if let Some(ending) = life.and_then(|life| life.ending(true)) {
-                return ending;
+            if let Err(error @ Error::RankDied(_)) = self.check() {
+                return error;
             }
-            if let Err(Error::RankDied(died)) = self.check()
-                && died.peer == rank
-            {
-                return died.ending;
+            if let Some(ending) = life.and_then(|life| life.ending(true)) {
+                return self.died(rank, ending);
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        life.and_then(|life| life.ending(false)).unwrap_or(Ending::Unknown)
+        let ending = life.and_then(|life| life.ending(false)).unwrap_or(Ending::Unknown);
+        self.died(rank, ending)
     }
 }
 

@@ -58,6 +58,14 @@ struct Asking {
     due: Instant,
 }
 
+/// A rank that is gone, of which it is not told yet.
+struct Dying {
+    rank: Rank,
+    since: Instant,
+    /// How it ended, once that is known.
+    ending: Option<Ending>,
+}
+
 /// Watches the other processes of a world. [`run`](Monitor::run) it on a thread of its own from the beginning to the end of
 /// the world: without it deaths go unnoticed and no group's memory is handed out.
 pub struct Monitor {
@@ -71,7 +79,7 @@ pub struct Monitor {
     /// What the launcher said.
     notices: BTreeMap<Rank, Ending>,
     /// Ranks that are gone, and since when; how they ended is not known yet.
-    dying: Vec<(Rank, Instant)>,
+    dying: Vec<Dying>,
     callers: HashMap<u64, Caller>,
     askings: HashMap<u64, Asking>,
     /// Places for descriptors: the program may have taken all others.
@@ -228,13 +236,14 @@ impl Monitor {
         let Some(life) = self.lives.get(index).and_then(Option::as_ref) else { return };
         // It stays readable: once is enough.
         let _ = epoll::delete(&self.epoll, &life.token);
-        self.dying.push((Rank::from_index(index), Instant::now()));
+        self.dying.push(Dying { rank: Rank::from_index(index), since: Instant::now(), ending: None });
     }
 
     /// Records deaths as soon as it is known how, or has taken too long.
     fn settle_deaths(&mut self) {
-        let known = known_endings(&self.dying, |rank, patient| self.ending_of(rank, patient));
-        self.dying.drain(..known.len());
+        let mut dying = core::mem::take(&mut self.dying);
+        let known = take_known(&mut dying, |rank, patient| self.ending_of(rank, patient));
+        self.dying = dying;
         for (rank, ending) in known {
             self.world.record(rank, ending);
             self.lives[rank.index()] = None;
@@ -451,15 +460,18 @@ impl Monitor {
     }
 }
 
-/// Which of these deaths are to be told now: in the order in which they were seen, since later ones may be because of earlier ones.
-/// `ending` says how a rank ended, as far as can be known; the patient would rather wait for a better reason.
-fn known_endings(dying: &[(Rank, Instant)], ending: impl Fn(Rank, bool) -> Option<Ending>) -> Vec<(Rank, Ending)> {
-    let known = |(rank, since): &(Rank, Instant)| {
-        let patient = since.elapsed() < REASON_LIMIT;
-        let ending = ending(*rank, patient).or((!patient).then_some(Ending::Unknown))?;
-        Some((*rank, ending))
-    };
-    dying.iter().map_while(known).collect()
+/// Takes those of these deaths that are to be told now: in the order in which they were seen, since later ones may be because of
+/// earlier ones. `ending` says how a rank ended, as far as can be known; the patient would rather wait for a better reason.
+fn take_known(dying: &mut Vec<Dying>, ending: impl Fn(Rank, bool) -> Option<Ending>) -> Vec<(Rank, Ending)> {
+    // All are asked after: what the kernel tells of a process it tells until its parent has heard of it.
+    for each in dying.iter_mut() {
+        let patient = each.since.elapsed() < REASON_LIMIT;
+        each.ending =
+            each.ending.or_else(|| ending(each.rank, patient)).or_else(|| (!patient).then_some(Ending::Unknown));
+    }
+    let known: Vec<_> = dying.iter().map_while(|each| Some((each.rank, each.ending?))).collect();
+    dying.drain(..known.len());
+    known
 }
 
 fn lost(world: &World, ask: &Ask, ending: Ending) -> Error {

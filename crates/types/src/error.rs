@@ -105,15 +105,21 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// How far an end is from the cause of several that are seen at once; the least is the one to tell of. Nobody is killed
-    /// because another rank is gone, but a program that is told of it may exit with an error, with 0, or leave in order.
+    /// How far an end may be from the cause, where several are seen at once; the least is the one to tell of. A program that
+    /// is told of another rank's end may exit with an error, with 0, or leave in order, and launchers send the signals that ask for
+    /// an end; what remains of signals is nobody's answer.
     #[must_use]
     pub const fn remoteness(self) -> u8 {
+        const SIGHUP: i32 = 1;
+        const SIGINT: i32 = 2;
+        const SIGTERM: i32 = 15;
         match self {
-            Ending::Signalled(_) | Ending::Unknown => 0,
-            Ending::Exited(0) => 2,
-            Ending::Exited(_) => 1,
-            Ending::Left(_) => 3,
+            Ending::Signalled(SIGHUP | SIGINT | SIGTERM) => 2,
+            Ending::Signalled(_) => 0,
+            Ending::Unknown => 1,
+            Ending::Exited(0) => 3,
+            Ending::Exited(_) => 2,
+            Ending::Left(_) => 4,
         }
     }
 }

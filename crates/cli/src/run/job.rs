@@ -402,9 +402,8 @@ impl Job {
                 Ok(None) | Err(_) => break,
             }
         }
-        // The order in which the system reports those that ended at once says nothing. Who was killed by a signal is
-        // more likely the reason for the others' failures than the other way round.
-        ended.sort_by_key(|&(index, ending)| (!matches!(ending, Ending::Signalled(_)), index));
+        // The order in which the system reports those that ended at once says nothing.
+        ended.sort_by_key(|&(index, ending)| (ending.remoteness(), index));
         for &(index, ending) in &ended {
             self.ranks[index].running = false;
             self.server.announce(self.ranks[index].rank, ending);

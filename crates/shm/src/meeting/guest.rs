@@ -131,10 +131,7 @@ impl Guest<'_> {
     fn lost(&mut self, watch: &mut Watch<'_>) -> Failure {
         match self.life.take() {
             // It had this rank on its list: it has ended, or is about to.
-            Some(life) => {
-                let ending = watch.ending(Rank(0), Some(&life));
-                Failure::Final(watch.died(Rank(0), ending))
-            }
+            Some(life) => Failure::Final(watch.death_of(Rank(0), Some(&life))),
             None => Failure::Again("it closed the connection: its job was complete, or it ended".into()),
         }
     }

@@ -230,8 +230,7 @@ impl Hub<'_> {
             let member = self.members[index].take();
             if gone {
                 let rank = Rank::from_index(index);
-                let ending = watch.ending(rank, member.as_ref().map(|member| &member.life));
-                return Err(watch.died(rank, ending));
+                return Err(watch.death_of(rank, member.as_ref().map(|member| &member.life)));
             }
         }
         Ok(())

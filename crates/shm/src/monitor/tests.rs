@@ -116,18 +116,23 @@ fn a_death_comes_before_those_who_left_because_of_it() {
 fn deaths_are_told_in_the_order_in_which_they_were_seen() {
     let now = Instant::now();
     let long_ago = now.checked_sub(2 * REASON_LIMIT).unwrap();
-    let known = |dying: &[(u32, Instant)], told: &[(u32, Ending)]| {
-        let dying: Vec<_> = dying.iter().map(|(rank, since)| (Rank(*rank), *since)).collect();
-        let told: Vec<_> = told.iter().map(|(rank, ending)| (Rank(*rank), *ending)).collect();
-        let ending = |rank, _| told.iter().find(|(each, _)| *each == rank).map(|(_, ending)| *ending);
-        let known = known_endings(&dying, ending);
-        known.into_iter().map(|(rank, ending)| (rank.0, ending)).collect::<Vec<_>>()
+    let seen = |ranks: &[(u32, Instant)]| -> Vec<Dying> {
+        ranks.iter().map(|(rank, since)| Dying { rank: Rank(*rank), since: *since, ending: None }).collect()
+    };
+    let known = |dying: &mut Vec<Dying>, told: &[(u32, Ending)]| {
+        let ending = |rank: Rank, _| told.iter().find(|(each, _)| *each == rank.0).map(|(_, ending)| *ending);
+        take_known(dying, ending).into_iter().map(|(rank, ending)| (rank.0, ending)).collect::<Vec<_>>()
     };
     let (killed, exited) = ((2, Ending::Signalled(9)), (0, Ending::Exited(0)));
-    // Rank 0 ended because rank 2 did, and is known first.
-    assert_eq!(known(&[(2, now), (0, now)], &[exited]), []);
-    assert_eq!(known(&[(2, now), (0, now)], &[exited, killed]), [killed, exited]);
-    assert_eq!(known(&[(2, now), (0, now)], &[killed]), [killed]);
+    // Rank 0 ended because rank 2 did, and is known first; later nobody could say any more how.
+    let mut dying = seen(&[(2, now), (0, now)]);
+    assert_eq!(known(&mut dying, &[exited]), []);
+    assert_eq!(known(&mut dying, &[killed]), [killed, exited]);
+    assert!(dying.is_empty());
+    // The later one is still waited for.
+    let mut dying = seen(&[(2, now), (0, now)]);
+    assert_eq!(known(&mut dying, &[killed]), [killed]);
+    assert_eq!(dying.len(), 1);
     // Nobody waits for a reason for long.
-    assert_eq!(known(&[(2, long_ago), (0, now)], &[exited]), [(2, Ending::Unknown), exited]);
+    assert_eq!(known(&mut seen(&[(2, long_ago), (0, now)]), &[exited]), [(2, Ending::Unknown), exited]);
 }
