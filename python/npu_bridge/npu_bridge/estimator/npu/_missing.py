@@ -2,7 +2,6 @@
 
 import tensorflow as tf
 
-
 NO_KERAS = "finds no Keras, install the one that belongs to it"
 
 
