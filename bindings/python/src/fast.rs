@@ -44,7 +44,7 @@ pub(crate) trait Function {
     /// PyO3's function that does the same.
     fn slow() -> &'static GILOnceCell<Py<PyCFunction>>;
 
-    fn run<'py>(py: Python<'py>, given: &Given<'py>) -> PyResult<Bound<'py, PyAny>>;
+    fn run<'py>(py: Python<'py>, site: &Site, operands: &Operands<'_, 'py>) -> PyResult<Bound<'py, PyAny>>;
 }
 
 pub(crate) struct AllReduce;
@@ -57,9 +57,8 @@ impl Function for AllReduce {
         &SLOW
     }
 
-    fn run<'py>(py: Python<'py>, given: &Given<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let site = given.site(py)?;
-        call::run_allreduce(py, &site, &given.operands())
+    fn run<'py>(py: Python<'py>, site: &Site, operands: &Operands<'_, 'py>) -> PyResult<Bound<'py, PyAny>> {
+        call::run_allreduce(py, site, operands)
     }
 }
 
@@ -69,28 +68,23 @@ impl Function for AllReduceAsync {
         &SLOW
     }
 
-    fn run<'py>(py: Python<'py>, given: &Given<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let site = given.site(py)?;
-        let handle = call::submit_allreduce(py, &site, &given.operands())?;
+    fn run<'py>(py: Python<'py>, site: &Site, operands: &Operands<'_, 'py>) -> PyResult<Bound<'py, PyAny>> {
+        let handle = call::submit_allreduce(py, site, operands)?;
         Ok(Bound::new(py, handle)?.into_any())
     }
 }
 
 /// Arguments by their numbers in [`NAMES`]; the first is there.
-pub(crate) struct Given<'py> {
+struct Given<'py> {
     array: Bound<'py, PyAny>,
     others: [Option<Bound<'py, PyAny>>; NAMES.len()],
 }
 
 impl<'py> Given<'py> {
-    fn site(&self, py: Python<'py>) -> PyResult<Site> {
-        let [_, _, _, group, name, timeout] = self.others.each_ref().map(Option::as_ref);
-        Site::new(py, "allreduce", group, name, timeout)
-    }
-
-    fn operands(&self) -> Operands<'_, 'py> {
-        let [_, reduction, out, ..] = self.others.each_ref().map(Option::as_ref);
-        Operands { array: &self.array, reduction, out }
+    fn run<F: Function>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let [_, reduction, out, group, name, timeout] = self.others.each_ref().map(Option::as_ref);
+        let site = Site::new(py, "allreduce", group, name, timeout)?;
+        F::run(py, &site, &Operands { array: &self.array, reduction, out })
     }
 
     /// The usual arguments; `None` for PyO3's function to say what is wrong, if anything is.
@@ -181,7 +175,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
 
     fn call<F: Function>(&self) -> PyResult<Bound<'py, PyAny>> {
         match (Given::usual(self), F::slow().get(self.py)) {
-            (Some(given), _) => F::run(self.py, &given),
+            (Some(given), _) => given.run::<F>(self.py),
             (None, Some(slow)) => self.call_slow(slow.bind(self.py)),
             (None, None) => Err(PyValueError::new_err("the module is not complete")),
         }
